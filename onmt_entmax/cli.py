@@ -1,0 +1,57 @@
+"""The command ``onmt_entmax SUBCOMMAND``, e.g. ``onmt_entmax doctor``.
+
+Each subcommand is a module with ``HELP``, ``add_arguments(parser)`` and ``run(args) -> int``; only the one asked for is
+imported, so that ``onmt_entmax --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from typing import Sequence
+
+from onmt_entmax.errors import UserError
+from onmt_entmax.version import __version__
+
+# subcommand -> (module, what it does)
+SUBCOMMANDS = {
+    "doctor": ("onmt_entmax.plugin.doctor", "say what is installed and whether OpenNMT-py knows the plugin"),
+    "prepare": ("onmt_entmax.tasks.prepare", "turn a corpus into training text: inflection, translation"),
+    "evaluate": ("onmt_entmax.tasks.evaluate", "score predictions: inflection, translation"),
+}
+
+
+def build_parser(command: str | None) -> argparse.ArgumentParser:
+    """Make the parser; only ``command``'s own arguments are filled in."""
+    parser = argparse.ArgumentParser(prog="onmt_entmax", description="Sparse sequence-to-sequence models.")
+    parser.add_argument("--version", action="version", version=f"onmt_entmax {__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="SUBCOMMAND", required=True)
+    for name, (module, description) in SUBCOMMANDS.items():
+        subparser = subparsers.add_parser(name, help=description, description=description, allow_abbrev=False)
+        if name == command:
+            importlib.import_module(module).add_arguments(subparser)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one subcommand. Returns the exit status: 2 with one line on standard error for a mistake of the user."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    command = next((word for word in argv if not word.startswith("-")), None)
+    args = build_parser(command).parse_args(argv)
+    try:
+        return importlib.import_module(SUBCOMMANDS[args.command][0]).run(args)
+    except (UserError, FileNotFoundError, IsADirectoryError, PermissionError) as error:
+        print(f"onmt_entmax {args.command}: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # `onmt_entmax ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except KeyboardInterrupt:
+        print(f"onmt_entmax {args.command}: interrupted", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

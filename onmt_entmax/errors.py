@@ -1,0 +1,25 @@
+"""The exception for mistakes a user can mend: commands print it on one line and exit with status 2."""
+
+from __future__ import annotations
+
+from typing import Iterable
+
+
+class UserError(ValueError):
+    """Wrong input or a wrong setting. The message names the setting or file, the value and the valid choices."""
+
+
+def invalid_setting(name: str, value: object, rule: str) -> UserError:
+    """Build the error for a setting: ``Invalid setting for `name`: value. rule``.
+
+    Args:
+        name: the option as the user writes it.
+        value: what the user gave.
+        rule: a sentence that says what is valid.
+    """
+    return UserError(f"Invalid setting for `{name}`: {value}. {rule}")
+
+
+def choices(values: Iterable[object]) -> str:
+    """Format valid choices for a message: ``Valid choices: a, b, c.``"""
+    return "Valid choices: " + ", ".join(str(value) for value in values) + "."

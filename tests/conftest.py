@@ -1,0 +1,19 @@
+"""Set-up shared by all tests: one thread, and real data only where the environment names it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder with the real corpora; the test is skipped where ``ONMT_ENTMAX_DATA`` is not set."""
+    folder = os.environ.get("ONMT_ENTMAX_DATA")
+    if not folder:
+        pytest.skip("ONMT_ENTMAX_DATA is not set: no real corpora here")
+    return Path(folder).resolve()
