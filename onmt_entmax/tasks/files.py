@@ -14,9 +14,10 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Iterable, Iterator, Mapping, Union
+from typing import Union
 
 from onmt_entmax.errors import UserError
 
