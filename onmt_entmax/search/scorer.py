@@ -1,0 +1,67 @@
+"""What search asks of a model: one distribution over the next token per live prefix."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Optional, Protocol, Tuple
+
+import torch
+from torch import Tensor
+
+# One entry per part of the decoder's state, each with one row per prefix in dimension 0. Search copies,
+# reorders and joins rows; it never looks inside.
+States = Tuple[Tensor, ...]
+
+
+class StepOutput(NamedTuple):
+    """One decoding step of some rows.
+
+    Attributes:
+        log_probs: log-probabilities of the next token, ``(rows, vocab_size)``; ``-inf`` is a probability of zero.
+            Search may overwrite it.
+        states: the states after this step, in dimension 0 ``rows``.
+        attention: attention over the source, ``(rows, src_len)``, or None.
+    """
+
+    log_probs: Tensor
+    states: States
+    attention: Optional[Tensor] = None
+
+
+class Scorer(Protocol):
+    """A model bound to a batch of inputs (encoded already).
+
+    Attributes:
+        vocab_size: number of target types.
+        batch_size: number of sentences.
+        device: where the rows live.
+        dtype: name of the dtype in which the distribution is computed, such as ``"float32"``.
+        mixed_lengths: whether the rows of one step may have prefixes of different lengths. True for recurrent
+            models; otherwise exact search groups rows by length.
+    """
+
+    vocab_size: int
+    batch_size: int
+    device: torch.device
+    dtype: str
+    mixed_lengths: bool
+
+    def start(self) -> States:
+        """The states before the first token, one row per sentence, in order."""
+        ...
+
+    def step(self, tokens: Tensor, states: States, sentences: Tensor, sorted: bool) -> StepOutput:
+        """Feed one token to each row.
+
+        Args:
+            tokens: the last token of each prefix, ``(rows,)`` long.
+            states: the rows' states.
+            sentences: the sentence to which each row belongs, ``(rows,)`` long. The number of rows per sentence
+                varies from step to step, and may be zero.
+            sorted: whether ``sentences`` is in ascending order.
+        """
+        ...
+
+
+def select_rows(states: States, rows: Tensor) -> States:
+    """Reorder, repeat or drop rows: ``rows`` is ``(new_rows,)`` long."""
+    return tuple(part.index_select(0, rows) for part in states)

@@ -1,0 +1,131 @@
+"""The settings of a search, checked once, and the reasons for which they void a certificate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Sequence
+
+from onmt_entmax.errors import choices, invalid_setting
+
+LENGTH_PENALTIES = ("none", "wu", "avg")
+COVERAGE_PENALTIES = ("none", "wu", "summary")
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """Settings of beam search, exact search and sampling. Lengths count tokens as OpenNMT-py counts them.
+
+    Attributes:
+        start: token fed first (BOS).
+        eos: token that finishes a hypothesis.
+        beam_size: prefixes kept per sentence and step; for sampling, the number of samples.
+        n_best: hypotheses returned per sentence, at most ``beam_size``.
+        max_length: most tokens of a hypothesis, EOS included and a forced prefix not; one number, or one per sentence.
+        min_length: fewest tokens, neither EOS nor a forced prefix included.
+        banned: tokens that no hypothesis may contain (``ban_unk_token``).
+        block_ngram_repeat: no n-gram of this size twice; 0 for no such rule. 1 works too (OpenNMT-py ignores it).
+        exclusion_tokens: n-grams with one of these may repeat.
+        forced_prefixes: one list of tokens per sentence, without BOS and EOS. It precedes every other rule.
+        length_penalty: ``none``, ``wu`` or ``avg``, with ``alpha``.
+        coverage_penalty: ``none``, ``wu`` or ``summary``, with ``beta``.
+        stepwise_penalty: apply the coverage penalty in every step, not at the end only.
+        ratio: OpenNMT-py's stopping rule by length ratio (needs ``source_lengths``); 0 for none.
+        source_lengths: number of source tokens of each sentence; needed by ``ratio`` and by coverage ``wu``.
+        certificates: go on where a little more search may prove completeness.
+        return_attention: fill in ``Hypothesis.attention``.
+        return_tree: fill in ``SearchResult.tree`` (slow; for pictures of single inputs).
+    """
+
+    start: int
+    eos: int
+    beam_size: int = 5
+    n_best: int = 1
+    max_length: int | Sequence[int] = 250
+    min_length: int = 0
+    banned: Sequence[int] = ()
+    block_ngram_repeat: int = 0
+    exclusion_tokens: frozenset[int] = frozenset()
+    forced_prefixes: Sequence[Sequence[int]] | None = None
+    length_penalty: str = "none"
+    alpha: float = 1.0
+    coverage_penalty: str = "none"
+    beta: float = 0.0
+    stepwise_penalty: bool = False
+    ratio: float = 0.0
+    source_lengths: Sequence[int] | None = None
+    certificates: bool = False
+    return_attention: bool = False
+    return_tree: bool = False
+
+    def __post_init__(self) -> None:
+        if self.beam_size < 1:
+            raise invalid_setting("beam_size", self.beam_size, "It must be at least 1.")
+        if self.n_best < 1:
+            raise invalid_setting("n_best", self.n_best, "It must be at least 1.")
+        if self.n_best > self.beam_size:
+            raise invalid_setting("n_best", self.n_best, f"It must be at most `beam_size`, which is {self.beam_size}.")
+        lengths = [self.max_length] if isinstance(self.max_length, int) else self.max_length
+        if any(length < 1 for length in lengths):
+            raise invalid_setting("max_length", min(lengths), "It must be at least 1 (EOS counts).")
+        if self.min_length < 0:
+            raise invalid_setting("min_length", self.min_length, "It must be at least 0.")
+        if self.block_ngram_repeat < 0:
+            raise invalid_setting("block_ngram_repeat", self.block_ngram_repeat, "It must be at least 0.")
+        if self.eos in self.banned:
+            raise invalid_setting("banned", self.eos, "EOS cannot be banned: nothing would finish.")
+        if self.length_penalty not in LENGTH_PENALTIES:
+            raise invalid_setting("length_penalty", self.length_penalty, choices(LENGTH_PENALTIES))
+        if self.coverage_penalty not in COVERAGE_PENALTIES:
+            raise invalid_setting("coverage_penalty", self.coverage_penalty, choices(COVERAGE_PENALTIES))
+        if self.source_lengths is None and (self.ratio > 0 or (self.has_coverage and self.coverage_penalty == "wu")):
+            raise ValueError("`source_lengths` is needed for `ratio` and for coverage penalty `wu`.")
+        for prefix in self.forced_prefixes or ():
+            if self.eos in prefix:
+                raise invalid_setting("forced_prefixes", list(prefix), "A prefix must not contain EOS.")
+
+    @property
+    def has_length(self) -> bool:
+        """Whether a length penalty changes any score."""
+        return self.length_penalty != "none" and self.alpha != 0
+
+    @property
+    def has_coverage(self) -> bool:
+        """Whether a coverage penalty changes any score."""
+        return self.coverage_penalty != "none" and self.beta != 0
+
+    def void_reason(self) -> str | None:
+        """Why these settings void certificates, or None: the search is then over another function or another set."""
+        reasons = []
+        if self.has_length:
+            reasons.append(f"length_penalty {self.length_penalty}")
+        if self.has_coverage:
+            reasons.append(f"coverage_penalty {self.coverage_penalty}")
+        if self.min_length > 0:
+            reasons.append(f"min_length {self.min_length}")
+        if self.block_ngram_repeat > 0:
+            reasons.append(f"block_ngram_repeat {self.block_ngram_repeat}")
+        if self.banned:
+            reasons.append("banned tokens")
+        return ", ".join(reasons) or None
+
+    def prefixes(self, batch_size: int) -> list[list[int]]:
+        """The forced prefix of each sentence (empty lists where nothing is forced)."""
+        if self.forced_prefixes is None:
+            return [[] for _ in range(batch_size)]
+        return [list(prefix) for prefix in _per_sentence("forced_prefixes", self.forced_prefixes, batch_size)]
+
+    def limits(self, batch_size: int) -> list[int]:
+        """The most tokens of a hypothesis of each sentence, EOS and forced prefix included."""
+        if isinstance(self.max_length, int):
+            lengths = [self.max_length] * batch_size
+        else:
+            lengths = list(_per_sentence("max_length", self.max_length, batch_size))
+        if self.forced_prefixes is None:
+            return lengths
+        return [length + len(prefix) for length, prefix in zip(lengths, self.forced_prefixes)]
+
+
+def _per_sentence(name: str, values: Sequence, batch_size: int) -> Sequence:
+    if len(values) != batch_size:
+        raise ValueError(f"`{name}` has {len(values)} entries for {batch_size} sentences.")
+    return values
