@@ -106,7 +106,8 @@ def sha256(path: PathLike) -> str:
 def whole_folder(folder: PathLike) -> Iterator[Path]:
     """Give a fresh folder beside ``folder`` and move its content into place when the block ends without an error.
 
-    Files are moved one by one, so what else lies in ``folder`` stays; after an error nothing of it has changed.
+    Files are moved one by one, ``manifest.json`` last, so what else lies in ``folder`` stays; after an error nothing of
+    it has changed.
     """
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
@@ -115,7 +116,8 @@ def whole_folder(folder: PathLike) -> Iterator[Path]:
     fresh = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
         yield fresh
-        for source in sorted(path for path in fresh.rglob("*") if path.is_file()):
+        files = (path for path in fresh.rglob("*") if path.is_file())
+        for source in sorted(files, key=lambda path: (path.name == "manifest.json", path)):
             target = folder / source.relative_to(fresh)
             target.parent.mkdir(parents=True, exist_ok=True)
             os.replace(source, target)
