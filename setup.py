@@ -1,3 +1,64 @@
-from setuptools import setup
+"""Packaging: the package, what it needs, and the ``.pth`` by which the stock ``onmt_*`` commands find the plugin."""
 
-setup(name="onmt_entmax")
+import os
+import runpy
+
+from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+VERSION = runpy.run_path(os.path.join(HERE, "onmt_entmax", "version.py"))["__version__"]
+PTH_NAME = "onmt_entmax.pth"
+# One line that starts with "import"; after an uninstall that left it behind, Python must still start in silence.
+PTH_LINE = (
+    "import sys; exec(\"try:\\n import onmt_entmax.plugin.autoload\\n"
+    "except ModuleNotFoundError as error:\\n if error.name != 'onmt_entmax': raise\")\n"
+)
+
+
+class BuildWithPth(build_py):
+    """Also puts ``onmt_entmax.pth`` beside the package: into the wheel, or into site-packages for ``pip install -e``."""
+
+    def run(self):
+        super().run()
+        folder = self.build_lib
+        if getattr(self, "editable_mode", False):
+            folder = self.get_finalized_command("install").install_lib
+        os.makedirs(folder, exist_ok=True)
+        with open(os.path.join(folder, PTH_NAME), "w", encoding="utf-8") as file:
+            file.write(PTH_LINE)
+
+    def get_outputs(self, include_bytecode=1):
+        return [*super().get_outputs(include_bytecode), os.path.join(self.build_lib, PTH_NAME)]
+
+
+with open(os.path.join(HERE, "README.md"), encoding="utf-8") as readme:
+    LONG_DESCRIPTION = readme.read()
+
+setup(
+    name="onmt_entmax",
+    version=VERSION,
+    description="Sparse sequence-to-sequence models (alpha-entmax attention and output) for OpenNMT-py",
+    long_description=LONG_DESCRIPTION,
+    long_description_content_type="text/markdown",
+    license="MIT",
+    python_requires=">=3.9,<3.13",
+    packages=find_packages(include=["onmt_entmax", "onmt_entmax.*"]),
+    # These bounds give the stock stack. The modern one is made by scripts/install.sh, without OpenNMT-py's own pins.
+    install_requires=[
+        "OpenNMT-py>=3.5.1,<3.6",
+        "torch>=2.2",
+        "numpy<2; python_version<'3.13'",
+        "pyyaml>=5.4",
+        "sacrebleu>=2.3",
+        "sacremoses>=0.1",
+        "sentencepiece>=0.1.97",
+        "subword-nmt>=0.3.8",
+        "tqdm>=4.60",
+        "matplotlib>=3.5",
+        "tensorboard>=2.10",
+    ],
+    extras_require={"japanese": ["mecab-python3", "ipadic"], "test": ["pytest", "hypothesis", "ruff", "entmax==1.3"]},
+    entry_points={"console_scripts": ["onmt_entmax = onmt_entmax.cli:main"]},
+    cmdclass={"build_py": BuildWithPth},
+)

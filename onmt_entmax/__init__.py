@@ -1,15 +1,14 @@
 """Sparse sequence-to-sequence models for OpenNMT-py: alpha-entmax in attention and output layer.
 
-Importing this package imports neither torch nor OpenNMT-py. Installing it makes ``import onmt`` call
-:func:`register` (see ``onmt_entmax/plugin/autoload.py``).
+Importing this package imports neither torch nor OpenNMT-py (it happens at every start of Python, see
+``onmt_entmax/plugin/autoload.py``). Installing it makes ``import onmt`` call :func:`register`.
 """
 
 from __future__ import annotations
 
-from onmt_entmax.errors import UserError
 from onmt_entmax.version import __version__
 
-__all__ = ["UserError", "__version__", "register"]
+__all__ = ["__version__", "register"]
 
 
 def register() -> None:

@@ -1,0 +1,99 @@
+"""From the options a user writes to one alpha per place, with contradictions refused."""
+
+from __future__ import annotations
+
+import math
+from argparse import Namespace
+
+from onmt_entmax.errors import UserError, choices, invalid_setting
+
+NAMED = {"softmax": 1.0, "entmax15": 1.5, "sparsemax": 2.0}
+FUNCTIONS = ("softmax", "sparsemax", "entmax15", "entmax")  # the choices of `*_function`
+PLACES = ("global_attention", "generator")
+LEARNED = "learned"
+
+
+def resolve_alpha(function: str, alpha: object, place: str) -> float | str:
+    """Combine ``{place}_function`` and ``{place}_alpha`` into one alpha.
+
+    Args:
+        function: one of :data:`FUNCTIONS`.
+        alpha: None where unset, a number, a string that reads as one, or ``"learned"`` (attention only).
+        place: ``"global_attention"`` or ``"generator"``.
+
+    Returns:
+        alpha as a float, at least 1, or ``"learned"``.
+
+    Raises:
+        UserError: an unknown function, alpha below 1 or no number, or a name and a different alpha together.
+    """
+    if function not in FUNCTIONS:
+        raise invalid_setting(f"{place}_function", function, choices(FUNCTIONS))
+    if alpha is None or alpha == "":
+        if function == "entmax":
+            raise invalid_setting(f"{place}_alpha", "unset", f"`{place}_function: entmax` needs an alpha of at least 1.")
+        return NAMED[function]
+    if alpha == LEARNED:
+        if place != "global_attention":
+            raise invalid_setting(f"{place}_alpha", alpha, "Only the attention's alpha can be learned; give a number.")
+        if function != "entmax":
+            raise invalid_setting(
+                f"{place}_alpha", alpha, f"`{place}_function` is {function}; a learned alpha needs `entmax`."
+            )
+        return LEARNED
+    rule = "It must be a number of at least 1; 1 is softmax, 1.5 is entmax15, 2 is sparsemax."
+    try:
+        value = float(alpha)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise invalid_setting(f"{place}_alpha", alpha, rule) from None
+    if not math.isfinite(value) or value < 1:
+        raise invalid_setting(f"{place}_alpha", alpha, rule)
+    if function != "entmax" and value != NAMED[function]:
+        raise invalid_setting(
+            f"{place}_alpha",
+            alpha,
+            f"`{place}_function` is {function}, whose alpha is {NAMED[function]:g}; set `{place}_function: entmax`, "
+            "or leave one of the two out.",
+        )
+    return value
+
+
+def alpha_of(opt: Namespace, place: str) -> float | str:
+    """The alpha of ``place`` in (model) options, which may come from a checkpoint without our options."""
+    return resolve_alpha(
+        getattr(opt, f"{place}_function", "softmax") or "softmax", getattr(opt, f"{place}_alpha", None), place
+    )
+
+
+def store_alpha(opt: Namespace, place: str, alpha: float | str) -> None:
+    """Write ``alpha`` into ``opt`` so that :func:`alpha_of` gives it back and stock code sees a name it knows of."""
+    names = {value: name for name, value in NAMED.items()}
+    setattr(opt, f"{place}_function", names.get(alpha, "entmax"))  # type: ignore[call-overload]
+    setattr(opt, f"{place}_alpha", alpha)
+
+
+def keep_checkpoint_alphas(opt: Namespace, checkpoint_opt: Namespace) -> list[str]:
+    """Give ``opt`` (from the command line) the checkpoint's alphas; refuse a different explicit choice.
+
+    An option left at its default (softmax, no alpha) counts as unset: resuming without our options in the YAML keeps
+    what the checkpoint was trained with.
+
+    Returns:
+        A sentence for the log for each alpha that was taken over.
+
+    Raises:
+        UserError: the options ask for another alpha than the checkpoint's.
+    """
+    notes = []
+    for place in PLACES:
+        wanted, trained = alpha_of(opt, place), alpha_of(checkpoint_opt, place)
+        unset = getattr(opt, f"{place}_function", "softmax") == "softmax" and wanted == 1
+        if wanted != trained and not unset:
+            raise UserError(
+                f"Invalid setting for `{place}_alpha`: {wanted}. The checkpoint in `train_from` was trained with "
+                f"{trained}; leave `{place}_function` and `{place}_alpha` out to keep it."
+            )
+        if wanted != trained:
+            notes.append(f"{place}_alpha {trained} comes from the checkpoint")
+        store_alpha(opt, place, trained)
+    return notes

@@ -1,0 +1,102 @@
+"""Loading checkpoints: safe on both stacks, and one line that names the file where it cannot be loaded."""
+
+from __future__ import annotations
+
+import argparse
+import pickle
+import pickletools
+import zipfile
+from pathlib import Path
+
+from onmt_entmax.errors import UserError
+from onmt_entmax.plugin.hooks import one_line_errors, replace
+
+# what a checkpoint of OpenNMT-py refers to by name; anything else could run code while it is loaded
+_SAFE_GLOBALS = {
+    "argparse Namespace",
+    "collections OrderedDict",
+    "collections Counter",
+    "collections defaultdict",
+    "torch._utils _rebuild_tensor_v2",
+    "torch._utils _rebuild_parameter",
+    "torch Size",
+    "torch device",
+    "torch.serialization _get_layout",
+    "_codecs encode",
+    "__builtin__ set",
+    "builtins set",
+    "__builtin__ dict",
+    "builtins dict",
+}
+
+
+def _is_safe(name: str) -> bool:
+    module, _, attribute = name.partition(" ")
+    return name in _SAFE_GLOBALS or (module == "torch" and (attribute.endswith("Storage") or attribute.islower()))
+
+
+def check_globals(path: Path) -> None:
+    """Refuse a checkpoint whose pickle names anything but plain data, by reading the pickle without running it.
+
+    Raises:
+        UserError: naming the file and what it would call, or that it is no checkpoint.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            name = next(entry for entry in archive.namelist() if entry.endswith("data.pkl"))
+            content = archive.read(name)
+        for opcode, argument, _ in pickletools.genops(content):
+            if opcode.name == "STACK_GLOBAL" or (opcode.name == "GLOBAL" and not _is_safe(argument)):
+                raise UserError(f"Refused to load {path}: it would run code ({argument or 'a computed name'}).")
+    except (zipfile.BadZipFile, StopIteration, EOFError, ValueError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"Cannot load {path}: it is truncated, or not a checkpoint written by OpenNMT-py.") from error
+
+
+def load_checkpoint_with(stock, path: str):
+    """Load through the stock function, every failure as one line that names the file.
+
+    Raises:
+        UserError: the file is missing, truncated, foreign, or would run code.
+    """
+    import torch
+
+    file = Path(path)
+    if not file.is_file():
+        raise UserError(f"Cannot load {path}: there is no such file.")
+    check_globals(file)
+    try:
+        checkpoint = stock(path)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, KeyError, AttributeError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise UserError(f"Cannot load {path}: {error.strerror}.") from error
+        raise UserError(
+            f"Cannot load {path}: it is truncated, or not a checkpoint written by OpenNMT-py "
+            f"({type(error).__name__} with torch {torch.__version__})."
+        ) from error
+    missing = [key for key in ("opt", "vocab") if key not in checkpoint]
+    if missing:
+        raise UserError(f"Cannot load {path}: it is not a checkpoint of OpenNMT-py (it has no `{missing[0]}`).")
+    return checkpoint
+
+
+def _load_checkpoint(stock):
+    def load_checkpoint(ckpt_path):
+        return load_checkpoint_with(stock, ckpt_path) if ckpt_path else stock(ckpt_path)
+
+    return one_line_errors(load_checkpoint)
+
+
+def install() -> None:
+    """Replace ``load_checkpoint`` wherever it is bound, and let the modern stack read option namespaces."""
+    import onmt.model_builder
+    import onmt.models.model_saver
+    import onmt.train_single
+    import torch
+
+    # torch 2.6 and newer load plain data only; a checkpoint's options are an argparse.Namespace. Loading stays safe.
+    if hasattr(torch.serialization, "add_safe_globals"):
+        torch.serialization.add_safe_globals([argparse.Namespace])
+    for module in (onmt.models.model_saver, onmt.model_builder, onmt.train_single):
+        replace(module, "load_checkpoint", _load_checkpoint)

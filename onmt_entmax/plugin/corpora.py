@@ -1,0 +1,89 @@
+"""Reading data: nothing dropped in silence, and bad text named by file and line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from onmt_entmax.errors import UserError
+from onmt_entmax.plugin.hooks import one_line_errors, replace
+
+_COUNTED = re.compile(r"^(.*)[\t ](\d+)$", re.DOTALL)
+
+
+def count_lines(path: str) -> int:
+    r"""Count the lines of a UTF-8 text file; only ``\n`` ends a line.
+
+    Raises:
+        UserError: naming file and line where the text is not UTF-8.
+    """
+    count, last = 0, b""
+    with open(path, "rb") as file:
+        for line in file:
+            count, last = count + 1, line
+            try:
+                line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise UserError(f"{path}, line {count}: invalid UTF-8 at byte {error.start + 1} of the line.") from None
+    return count if last else 0
+
+
+def check_parallel(source: str, target: str | None, name: str) -> None:
+    """Check that both sides of a corpus are UTF-8 and have equally many lines (stock drops the surplus in silence).
+
+    Raises:
+        UserError: naming the files and both counts.
+    """
+    lines = count_lines(source)
+    if target is not None and target != source:
+        target_lines = count_lines(target)
+        if target_lines != lines:
+            raise UserError(f"{name}: {source} has {lines} lines, but {target} has {target_lines}.")
+
+
+def read_vocabulary(path: str, min_count: int) -> list[str]:
+    """Read a vocabulary file: a token a line, or a token and its count, separated by a tab or a blank (U+0020).
+
+    Any other blank, such as U+00A0, may be a token or part of one.
+
+    Raises:
+        UserError: no such file, invalid UTF-8, or a line without a count among lines that have one.
+    """
+    if not Path(path).is_file():
+        raise UserError(f"Vocabulary not found at {path}: make it with onmt_build_vocab.")
+    count_lines(path)
+    lines = Path(path).read_bytes().decode("utf-8").split("\n")
+    if lines and lines[-1] == "":
+        lines.pop()
+    if not lines or _COUNTED.match(lines[0]) is None:
+        return lines
+    tokens = []
+    for number, line in enumerate(lines, start=1):
+        match = _COUNTED.match(line)
+        if match is None:
+            raise UserError(f"{path}, line {number}: {line!r} has no count, but the first line has one.")
+        if int(match.group(2)) >= min_count:
+            tokens.append(match.group(1))
+    return tokens
+
+
+def _validate_data(stock):
+    def validate_data(cls, opt):
+        stock.__func__(cls, opt)
+        for name, corpus in opt.data.items():
+            if corpus.get("path_src") is not None:
+                check_parallel(corpus["path_src"], corpus.get("path_tgt"), name)
+
+    return classmethod(one_line_errors(validate_data))
+
+
+def install() -> None:
+    """Replace vocabulary reading, check corpora when options are checked, and survive a bucket of blank lines."""
+    import onmt.inputters.dynamic_iterator
+    import onmt.inputters.inputter
+    from onmt.utils.parse import ArgumentParser
+
+    replace(onmt.inputters.inputter, "_read_vocab_file", lambda stock: one_line_errors(read_vocabulary))
+    replace(ArgumentParser, "_validate_data", _validate_data)
+    # stock returns None for a bucket in which every line is blank, and its caller then iterates over it
+    replace(onmt.inputters.dynamic_iterator, "process", lambda stock: lambda *a, **k: stock(*a, **k) or [])

@@ -1,0 +1,261 @@
+"""The options the plugin adds, and the refusals that belong to reading options.
+
+Our options never take part in abbreviations: an abbreviation that named one stock option before still does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from argparse import Namespace
+
+from onmt_entmax.errors import UserError, invalid_setting
+from onmt_entmax.plugin.alphas import FUNCTIONS, PLACES, alpha_of, keep_checkpoint_alphas, store_alpha
+from onmt_entmax.plugin.hooks import one_line_errors, replace
+
+_ADDED: set[str] = set()  # option strings that are ours
+
+
+class UnsetStr(str):
+    """A default that can be told from the same value given by the user."""
+
+    def __str__(self) -> UnsetStr:  # argparse converts string defaults with str(), which must keep the type
+        return self
+
+
+class UnsetFloat(float):
+    """A default that can be told from the same value given by the user."""
+
+
+def is_unset(value: object) -> bool:
+    """Whether an option still has its default because the user said nothing."""
+    return isinstance(value, (UnsetStr, UnsetFloat))
+
+
+def _add(group, *names: str, **settings) -> None:
+    for name in names:
+        _ADDED.add(f"--{name}")
+        group.add(f"--{name}", f"-{name}", **settings)
+        _ADDED.add(f"-{name}")
+
+
+def _action(parser, name: str) -> argparse.Action:
+    for action in parser._actions:
+        if f"--{name}" in action.option_strings:
+            return action
+    raise AttributeError(f"option --{name} is gone")
+
+
+def _add_model_options(parser) -> None:
+    group = parser.add_argument_group("Model- Entmax (onmt_entmax)")
+    for place, what in zip(PLACES, ("attention", "output layer and its loss")):
+        _action(parser, f"{place}_function").choices = list(FUNCTIONS)
+        learned = ", or `learned`" if place == "global_attention" else ""
+        _add(
+            group,
+            f"{place}_alpha",
+            default=None,
+            help=f"Alpha of the {what}, at least 1 (1 softmax, 1.5 entmax15, 2 sparsemax){learned}, "
+            f"with -{place}_function entmax.",
+        )
+
+
+def _add_decoding_options(parser) -> None:
+    group = parser.add_argument_group("Search (onmt_entmax)")
+    _add(
+        group,
+        "search",
+        default="beam",
+        choices=["beam", "exact"],
+        help="beam search, or exact (best-first) search for the most probable outputs.",
+    )
+    _add(
+        group,
+        "certificates",
+        default="",
+        metavar="FILE",
+        help="Write one JSON object per input line: hypotheses, and whether they are provably the best ones.",
+    )
+    _add(
+        group,
+        "max_expansions",
+        type=int,
+        default=10000,
+        help="Exact search gives up (and says so) after this many expanded prefixes per line.",
+    )
+    penalty, ratio = _action(parser, "length_penalty"), _action(parser, "max_length_ratio")
+    penalty.default, ratio.default = UnsetStr(penalty.default), UnsetFloat(ratio.default)
+
+
+def _extended(add_ours):
+    def make(stock):
+        def add_options(parser, *args, **kwargs):
+            stock(parser, *args, **kwargs)
+            add_ours(parser)
+
+        return add_options
+
+    return make
+
+
+def validate_model(opt: Namespace) -> None:
+    """Check and normalise the alphas of model options; refuse by name what cannot be right with them.
+
+    Raises:
+        UserError: see the messages.
+    """
+    attention, generator = (alpha_of(opt, place) for place in PLACES)
+    decoder = getattr(opt, "decoder_type", "rnn")
+    if attention != 1 and decoder != "rnn":
+        raise invalid_setting(
+            "global_attention_function",
+            f"{opt.global_attention_function} (alpha {attention})",
+            f"`decoder_type` is {decoder}; sparse attention is for the global attention of `decoder_type: rnn`.",
+        )
+    if attention != 1 and getattr(opt, "global_attention", "general") == "none":
+        raise invalid_setting(
+            "global_attention", "none", f"Without attention `global_attention_alpha` {attention} has no meaning."
+        )
+    if generator != 1:
+        blockers = {
+            "copy_attn": "copy attention has an output layer of its own",
+            "lm_prior_model": "a language-model prior is a divergence between softmax distributions",
+        }
+        for name, reason in blockers.items():
+            if getattr(opt, name, None):
+                raise UserError(f"Invalid setting for `{name}`: {getattr(opt, name)}. `generator_alpha` is {generator}: {reason}.")
+        if getattr(opt, "model_task", "seq2seq") == "lm":
+            raise invalid_setting(
+                "model_task", "lm", f"`generator_alpha` is {generator}; language models are supported with softmax only."
+            )
+    if (attention != 1 or generator != 1) and getattr(opt, "save_format", "pytorch") == "safetensors":
+        raise invalid_setting("save_format", "safetensors", "OpenNMT-py cannot load such a model again; use `pytorch`.")
+    for place, alpha in zip(PLACES, (attention, generator)):
+        store_alpha(opt, place, alpha)
+
+
+def validate_translate(opt: Namespace) -> None:
+    """Check decoding options and set the defaults that certificates need (see ``docs/search.md``).
+
+    Raises:
+        UserError: see the messages.
+    """
+    if opt.beam_size < 1:
+        raise invalid_setting("beam_size", opt.beam_size, "It must be at least 1.")
+    if not 1 <= opt.n_best <= opt.beam_size:
+        raise invalid_setting("n_best", opt.n_best, f"It must be between 1 and `beam_size`, which is {opt.beam_size}.")
+    if opt.max_expansions < 1:
+        raise invalid_setting("max_expansions", opt.max_expansions, "It must be at least 1.")
+    if opt.certificates or opt.search == "exact":
+        if is_unset(opt.length_penalty):
+            opt.length_penalty = "none"
+        if is_unset(opt.max_length_ratio):
+            opt.max_length_ratio = 0.0
+    if opt.search == "exact":
+        voided = {
+            "length_penalty": (opt.length_penalty, "none"),
+            "coverage_penalty": (opt.coverage_penalty, "none"),
+            "random_sampling_topk": (opt.random_sampling_topk, 0),
+            "random_sampling_topp": (opt.random_sampling_topp, 0),
+            "block_ngram_repeat": (opt.block_ngram_repeat, 0),
+        }
+        for name, (value, neutral) in voided.items():
+            if value != neutral:
+                raise invalid_setting(name, value, f"`search: exact` needs {neutral}: it looks for the most probable output.")
+
+
+def _known_keys() -> set[str]:
+    """Every key that some stock command reads: one YAML often serves onmt_build_vocab, onmt_train and onmt_translate."""
+    import onmt.opts
+    from onmt.utils.parse import ArgumentParser
+
+    keys = set()
+    for fill in (
+        onmt.opts.train_opts,
+        onmt.opts.translate_opts,
+        lambda parser: onmt.opts.dynamic_prepare_opts(parser, build_vocab_only=True),
+    ):
+        parser = ArgumentParser()
+        fill(parser)
+        keys.update(name.lstrip("-") for action in parser._actions for name in action.option_strings)
+    return keys
+
+
+def _refuse_unknown(unknown: list[str]) -> None:
+    known = _known_keys()
+    for word in unknown:
+        if not word.startswith("-") or word.lstrip("-")[:1].isdigit():
+            continue
+        key = word.lstrip("-").split("=", 1)[0]
+        if key in known:
+            continue
+        near = difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.5)
+        hint = f" Did you mean `{near[0]}`?" if near else ""
+        raise UserError(f"Unknown option `{key}` in the configuration or on the command line.{hint}")
+
+
+def _parse_known_args(stock):
+    def parse_known_args(self, *args, **kwargs):
+        options, unknown = stock(self, *args, **kwargs)
+        if unknown and getattr(self, "_onmt_entmax_refuses_unknown", False):
+            _refuse_unknown(unknown)
+        return options, unknown
+
+    return one_line_errors(parse_known_args)
+
+
+def _get_option_tuples(stock):
+    def get_option_tuples(self, option_string):
+        found = stock(self, option_string)
+        return [match for match in found if match[1] not in _ADDED] if len(found) > 1 else found
+
+    return get_option_tuples
+
+
+def _train_opts(stock):
+    def train_opts(parser):
+        stock(parser)
+        parser._onmt_entmax_refuses_unknown = True
+
+    return train_opts
+
+
+def _validating(ours):
+    """Extend a classmethod ``validate_*(cls, opt)`` of the stock parser by our own check."""
+
+    def make(stock):
+        def validate(cls, opt, *args, **kwargs):
+            stock.__func__(cls, opt, *args, **kwargs)
+            ours(opt)
+
+        return classmethod(one_line_errors(validate))
+
+    return make
+
+
+def _get_model_opts(stock):
+    def get_model_opts(opt, checkpoint=None):
+        if checkpoint is not None:
+            from onmt.utils.logging import logger
+
+            for note in keep_checkpoint_alphas(opt, checkpoint["opt"]):
+                logger.info(note)
+        return stock(opt, checkpoint=checkpoint)
+
+    return one_line_errors(get_model_opts)
+
+
+def install() -> None:
+    """Extend OpenNMT-py's parsers and checks."""
+    import onmt.opts
+    import onmt.train_single
+    from onmt.utils.parse import ArgumentParser
+
+    replace(onmt.opts, "model_opts", _extended(_add_model_options))
+    replace(onmt.opts, "_add_decoding_opts", _extended(_add_decoding_options))
+    replace(onmt.opts, "train_opts", _train_opts)
+    replace(ArgumentParser, "parse_known_args", _parse_known_args)
+    replace(ArgumentParser, "_get_option_tuples", _get_option_tuples)
+    replace(ArgumentParser, "validate_model_opts", _validating(validate_model))
+    replace(ArgumentParser, "validate_translate_opts", _validating(validate_translate))
+    replace(onmt.train_single, "_get_model_opts", _get_model_opts)

@@ -1,0 +1,52 @@
+"""Puts the plugin's pieces into OpenNMT-py: options, model, loss, decoding and compatibility, in that order."""
+
+from __future__ import annotations
+
+import re
+
+SUPPORTED = "3.5"
+
+_registered = False
+
+
+def check_version(version: str) -> None:
+    """Raise unless ``version`` (of OpenNMT-py) is one we know the inside of.
+
+    Raises:
+        RuntimeError: naming the version found and the one needed.
+    """
+    if re.match(rf"{re.escape(SUPPORTED)}(\.|$)", version) is None:
+        raise RuntimeError(f"OpenNMT-py {version} is installed, but {SUPPORTED}.x is needed: pip install OpenNMT-py==3.5.1")
+
+
+def is_registered() -> bool:
+    """Whether :func:`register` has run in this process."""
+    return _registered
+
+
+def register() -> None:
+    """Register once; later calls return at once.
+
+    Raises:
+        RuntimeError: OpenNMT-py is missing, is not 3.5.x, or a place to hook into has moved.
+    """
+    global _registered
+    if _registered:
+        return
+    try:
+        import onmt
+    except ImportError as error:
+        raise RuntimeError(f"OpenNMT-py cannot be imported ({error}): pip install OpenNMT-py==3.5.1") from error
+    if _registered:  # `import onmt` was the first one, and registered by itself
+        return
+    check_version(onmt.__version__)
+    # inside a partly registered program every `import onmt` would try again and wrap twice
+    _registered = True
+    try:
+        from onmt_entmax.plugin import checkpoints, commands, corpora, decoding, losses, models, options, training
+
+        for piece in (commands, checkpoints, options, corpora, models, losses, training, decoding):
+            piece.install()
+    except (ImportError, AttributeError) as error:
+        _registered = False
+        raise RuntimeError(f"OpenNMT-py {onmt.__version__} is not as expected: {error}") from error

@@ -1,0 +1,198 @@
+"""Models of OpenNMT-py as scorers for our search: one distribution over the next token per live prefix."""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+import torch
+from torch import Tensor
+
+from onmt_entmax.entmax import log_entmax
+from onmt_entmax.plugin.models import generator_alpha
+from onmt_entmax.search.scorer import Scorer, States, StepOutput
+
+
+class ModelScorer:
+    """What all scorers of a single model share: the encoded batch, and the mapping of its output layer.
+
+    Args:
+        model: an ``NMTModel`` in evaluation mode.
+        src: ``(batch, src_len, features)``.
+        src_len: ``(batch,)``, each at least 1.
+        temperature: divides the output layer's scores (for sampling).
+    """
+
+    def __init__(self, model, src: Tensor, src_len: Tensor, temperature: float = 1.0) -> None:
+        self.model, self.decoder, self.generator = model, model.decoder, model.generator
+        self.alpha = generator_alpha(model)
+        self.temperature = temperature
+        self.src = src
+        # some encoders (CNN, mean) return no lengths: then the given ones hold
+        self.memory, self.final_states, lengths = model.encoder(src, src_len)
+        self.src_len = src_len if lengths is None else lengths
+        self.batch_size = src.size(0)
+        self.device = self.memory.device
+        weight = next(self.generator.parameters())
+        self.vocab_size = weight.size(0)
+        # entmax is solved in float32 where the network runs in half precision
+        self.dtype = str(torch.float32 if weight.dtype in (torch.float16, torch.bfloat16) else weight.dtype)[6:]
+
+    def log_probs(self, hidden: Tensor) -> Tensor:
+        """Log-probabilities ``(..., vocab_size)`` of the next token from decoder outputs ``(..., hidden)``."""
+        scores = self.generator(hidden)
+        if scores.dtype in (torch.float16, torch.bfloat16):
+            scores = scores.float()
+        if self.temperature != 1.0:
+            scores = scores / self.temperature
+        return log_entmax(scores, self.alpha, dim=-1)
+
+
+class RecurrentScorer(ModelScorer):
+    """Our input-feeding decoder, step by step, without a copy of the memory per prefix."""
+
+    mixed_lengths = True
+
+    def start(self) -> States:
+        """See :class:`~onmt_entmax.search.scorer.Scorer`."""
+        self.view = self.decoder.prepare_memory(self.memory, self.src_len)
+        return self.decoder.start_states(self.final_states)
+
+    def step(self, tokens: Tensor, states: States, sentences: Tensor, sorted: bool) -> StepOutput:
+        """See :class:`~onmt_entmax.search.scorer.Scorer`."""
+        if not sorted:
+            order = torch.argsort(sentences, stable=True)
+            back = torch.argsort(order)
+            output = self.step(tokens[order], tuple(part[order] for part in states), sentences[order], True)
+            attention = None if output.attention is None else output.attention[back]
+            return StepOutput(output.log_probs[back], tuple(part[back] for part in output.states), attention)
+        hidden, states, attention = self.decoder.step(tokens, states, self.view, sentences)
+        return StepOutput(self.log_probs(hidden), states, attention)
+
+
+class GenericScorer(ModelScorer):
+    """Any decoder of OpenNMT-py, step by step; its state stays in the decoder, search holds the rows' numbers.
+
+    Rows must follow from the previous step's rows, as in beam search and sampling.
+    """
+
+    mixed_lengths = False
+
+    def start(self) -> States:
+        """See :class:`~onmt_entmax.search.scorer.Scorer`."""
+        self.decoder.init_state(self.src, self.memory, self.final_states)
+        self.steps = 0
+        return (torch.arange(self.batch_size, device=self.device),)
+
+    def step(self, tokens: Tensor, states: States, sentences: Tensor, sorted: bool) -> StepOutput:
+        """See :class:`~onmt_entmax.search.scorer.Scorer`."""
+        rows = states[0]
+        if self.steps > 0:
+            self.decoder.map_state(lambda state, dim: state.index_select(dim, rows))
+        hidden, attention = self.decoder(
+            tokens.view(-1, 1, 1),
+            self.memory[sentences],
+            src_len=self.src_len[sentences],
+            step=self.steps,
+            return_attn=True,
+        )
+        self.steps += 1
+        attention = attention.get("std")
+        return StepOutput(
+            self.log_probs(hidden[:, -1]),
+            (torch.arange(tokens.size(0), device=self.device),),
+            None if attention is None else attention[:, -1],
+        )
+
+
+class PrefixScorer(ModelScorer):
+    """Any decoder of OpenNMT-py, each step from the whole prefix: slow, but rows may come in any order."""
+
+    mixed_lengths = False
+
+    def start(self) -> States:
+        """See :class:`~onmt_entmax.search.scorer.Scorer`."""
+        return (torch.empty(self.batch_size, 0, dtype=torch.long, device=self.device),)
+
+    def step(self, tokens: Tensor, states: States, sentences: Tensor, sorted: bool) -> StepOutput:
+        """See :class:`~onmt_entmax.search.scorer.Scorer`."""
+        prefixes = torch.cat([states[0], tokens.unsqueeze(1)], 1)  # (rows, steps)
+        memory = self.memory[sentences]
+        self.decoder.init_state(self.src[sentences], memory, self._rows_of_final_states(sentences))
+        hidden, attention = self.decoder(
+            prefixes.unsqueeze(-1), memory, src_len=self.src_len[sentences], return_attn=True
+        )
+        attention = attention.get("std")
+        return StepOutput(self.log_probs(hidden[:, -1]), (prefixes,), None if attention is None else attention[:, -1])
+
+    def _rows_of_final_states(self, sentences: Tensor):
+        if self.final_states is None:
+            return None
+        if isinstance(self.final_states, tuple):
+            return tuple(state[:, sentences] for state in self.final_states)
+        return self.final_states[:, sentences]
+
+
+class EnsembleScorer:
+    """Several models with one target vocabulary, each with an alpha of its own.
+
+    Probabilities are averaged where any member has alpha above 1, or on request; the support is then the union of the
+    members' supports. Otherwise the members' log-probabilities are averaged and normalised again, as stock does.
+    """
+
+    def __init__(self, members: Sequence[Scorer], average_probabilities: bool) -> None:
+        self.members = members
+        self.average_probabilities = average_probabilities
+        first = members[0]
+        self.vocab_size, self.batch_size, self.device = first.vocab_size, first.batch_size, first.device
+        self.dtype = first.dtype
+        self.mixed_lengths = all(member.mixed_lengths for member in members)
+        self.sizes: list[int] = []
+
+    def start(self) -> States:
+        """See :class:`~onmt_entmax.search.scorer.Scorer`."""
+        states = [member.start() for member in self.members]
+        self.sizes = [len(parts) for parts in states]
+        return tuple(part for parts in states for part in parts)
+
+    def step(self, tokens: Tensor, states: States, sentences: Tensor, sorted: bool) -> StepOutput:
+        """See :class:`~onmt_entmax.search.scorer.Scorer`."""
+        outputs, start = [], 0
+        for member, size in zip(self.members, self.sizes):
+            outputs.append(member.step(tokens, states[start : start + size], sentences, sorted))
+            start += size
+        stacked = torch.stack([output.log_probs for output in outputs])  # (members, rows, vocab_size)
+        if self.average_probabilities:
+            log_probs = stacked.exp().mean(0).log()
+        else:
+            log_probs = stacked.mean(0).log_softmax(-1)
+        attentions = [output.attention for output in outputs if output.attention is not None]
+        attention = torch.stack(attentions).mean(0) if attentions else None
+        return StepOutput(log_probs, tuple(part for output in outputs for part in output.states), attention)
+
+
+def build_scorer(
+    models: Sequence,
+    src: Tensor,
+    src_len: Tensor,
+    average_probabilities: bool,
+    any_order: bool = False,
+    temperature: float = 1.0,
+) -> Scorer:
+    """Encode a batch and make the scorer for it.
+
+    Args:
+        models: one model, or the members of an ensemble.
+        src: ``(batch, src_len, features)``.
+        src_len: ``(batch,)``.
+        average_probabilities: for an ensemble, see :class:`EnsembleScorer`.
+        any_order: exact search needs it: rows of one step need not follow from those of the step before.
+        temperature: divides the scores of the output layer.
+    """
+    scorers: list[Scorer] = []
+    for model in models:
+        if getattr(model.decoder, "supports_step", False):
+            kind = RecurrentScorer
+        else:
+            kind = PrefixScorer if any_order else GenericScorer
+        scorers.append(kind(model, src, src_len, temperature))
+    return scorers[0] if len(scorers) == 1 else EnsembleScorer(scorers, average_probabilities)
