@@ -1,0 +1,129 @@
+"""OpenNMT-py's recurrent decoders with our attention: ``StandardDecoder`` and ``InputFeedDecoder``.
+
+Parameters, their names and the decoder state are those of OpenNMT-py; checkpoints go both ways. Attention comes
+batch-first, ``(batch, tgt_len, src_len)``, from both.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from onmt.decoders.decoder import InputFeedRNNDecoder, StdRNNDecoder
+from torch import Tensor, nn
+
+from onmt_entmax.model.attention import GlobalAttention, SourceMask
+
+ALPHA_OF_FUNCTION = {"softmax": 1.0, "entmax15": 1.5, "sparsemax": 2.0}
+
+
+def _alpha_from_options(opt) -> float | str:
+    """``global_attention_alpha``, or where it is not set the alpha that ``global_attention_function`` names."""
+    alpha = getattr(opt, "global_attention_alpha", None)
+    if alpha is not None:
+        return alpha
+    return ALPHA_OF_FUNCTION.get(getattr(opt, "global_attention_function", "softmax"), 1.5)
+
+
+def _replacement(stock, alpha: float | str) -> GlobalAttention:
+    """Our attention with the parameters of ``stock``; draws no random numbers, so seeds keep their meaning."""
+    with torch.random.fork_rng(devices=[]):
+        ours = GlobalAttention(stock.dim, hasattr(stock, "linear_cover"), stock.attn_type, alpha)
+    ours.load_state_dict(stock.state_dict(), strict=alpha != "learned")
+    return ours
+
+
+class _WithOurAttention:
+    """``from_opt`` shared by both decoders: OpenNMT-py's, then the attention replaced by ours."""
+
+    @classmethod
+    def from_opt(cls, opt, embeddings):
+        """Build the decoder from options.
+
+        Args:
+            opt: OpenNMT-py's model options, and ``global_attention_alpha`` (at least 1, or ``learned``).
+            embeddings: OpenNMT-py's target embeddings.
+
+        Raises:
+            ValueError: alpha below 1.
+        """
+        stock_opt = copy.copy(opt)
+        stock_opt.global_attention_function = "softmax"  # the stock class knows no other that we have
+        decoder = super().from_opt(stock_opt, embeddings)
+        alpha = _alpha_from_options(opt)
+        if decoder.attn is not None:
+            decoder.attn = _replacement(decoder.attn, alpha)
+        if decoder.copy_attn is not None:
+            decoder.copy_attn = _replacement(decoder.copy_attn, alpha)
+        return decoder
+
+
+class StandardDecoder(_WithOurAttention, StdRNNDecoder):
+    """OpenNMT-py's decoder without input feeding; no coverage and no copy attention, as there."""
+
+    def _run_forward_pass(self, tgt: Tensor, enc_out: Tensor, src_len: Tensor | None = None):
+        """As in OpenNMT-py, which crashes here with a context gate (it views a transposed tensor)."""
+        emb = self.embeddings(tgt)  # (batch, tgt_len, embedding)
+        hidden = self.state["hidden"]
+        rnn_out, state = self.rnn(emb, hidden if isinstance(self.rnn, nn.LSTM) else hidden[0])
+        outputs, attns = rnn_out, {}
+        if self.attn is not None:
+            outputs, attns["std"] = self.attn(rnn_out, enc_out, src_len=src_len)
+        if self.context_gate is not None:
+            flat = (part.reshape(-1, part.size(2)) for part in (emb, rnn_out, outputs))
+            outputs = self.context_gate(*flat).view(rnn_out.shape)
+        return state, self.dropout(outputs), attns
+
+
+class InputFeedDecoder(_WithOurAttention, InputFeedRNNDecoder):
+    """OpenNMT-py's input-feeding decoder (Luong et al. 2015): each step also reads the previous attentional output."""
+
+    def forward(self, tgt: Tensor, enc_out: Tensor, src_len: Tensor | None = None, step=None, **kwargs):
+        """Run the decoder over given target tokens.
+
+        Args:
+            tgt: tokens, ``(batch, tgt_len, features)``.
+            enc_out: memory, ``(batch, src_len, hidden)``.
+            src_len: source lengths, ``(batch,)``.
+            step: unused, part of OpenNMT-py's interface.
+
+        Returns:
+            Outputs ``(batch, tgt_len, hidden)``, and a dictionary of attentions ``(batch, tgt_len, src_len)``: ``std``;
+            with coverage ``coverage``, the sum of the attention up to and including each step; with copy attention
+            ``copy`` (not masked by length, as in OpenNMT-py).
+        """
+        emb = self.embeddings(tgt)  # (batch, tgt_len, embedding)
+        outputs, probs = self._unroll_by_steps(emb, enc_out, SourceMask.from_lengths(src_len, enc_out.size(1)))
+        attns = {}
+        if probs is not None:
+            attns["std"] = probs
+        if self._coverage:
+            so_far = self.state["coverage"]
+            attns["coverage"] = probs.cumsum(1) if so_far is None else probs.cumsum(1) + so_far.transpose(0, 1)
+        if self.copy_attn is not None:
+            attns["copy"] = self.copy_attn(outputs, enc_out)[1]
+        elif self._reuse_copy_attn:
+            attns["copy"] = probs
+        self.state["input_feed"] = outputs[:, -1].unsqueeze(0)
+        self.state["coverage"] = attns["coverage"][:, -1].unsqueeze(0) if self._coverage else None
+        return outputs, attns
+
+    def _unroll_by_steps(self, emb: Tensor, memory: Tensor, mask: SourceMask) -> tuple[Tensor, Tensor | None]:
+        """Outputs and attention, one step after the other; leaves the new recurrent state in ``self.state``."""
+        hidden, feed = self.state["hidden"], self.state["input_feed"].squeeze(0)
+        keys = None if self.attn is None else self.attn.keys(memory)
+        outputs, probs = [], []
+        for emb_t in emb.unbind(1):
+            dec_in = torch.cat([emb_t, feed], 1)
+            rnn_out, hidden = self.rnn(dec_in, hidden)
+            feed = rnn_out
+            if self.attn is not None:
+                attended, probs_t = self.attn.attend(rnn_out.unsqueeze(1), memory, keys, mask)
+                feed = attended.squeeze(1)
+                probs.append(probs_t)
+            if self.context_gate is not None:
+                feed = self.context_gate(dec_in, rnn_out, feed)
+            feed = self.dropout(feed)
+            outputs.append(feed)
+        self.state["hidden"] = hidden if isinstance(hidden, tuple) else (hidden,)
+        return torch.stack(outputs, 1), torch.cat(probs, 1) if probs else None
