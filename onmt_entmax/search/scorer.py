@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional, Protocol, Tuple
+from typing import NamedTuple, Optional, Protocol
 
 import torch
 from torch import Tensor
 
 # One entry per part of the decoder's state, each with one row per prefix in dimension 0. Search copies,
 # reorders and joins rows; it never looks inside.
-States = Tuple[Tensor, ...]
+States = tuple[Tensor, ...]
 
 
 class StepOutput(NamedTuple):

@@ -1,0 +1,341 @@
+"""Beam search over the non-zero part of a distribution.
+
+Candidates are ranked as in OpenNMT-py: in each step the best ``beam_size`` of all continuations, those that finish
+included. What differs:
+
+- A continuation of probability zero is no candidate. Only live prefixes have rows, so a sentence may have fewer than
+  ``beam_size`` of them, and may return fewer than ``n_best`` hypotheses.
+- Without penalties, a live prefix that is no more probable than the ``n_best``-th finished hypothesis is dropped, as
+  nothing that it leads to can enter the list; a sentence ends when no live prefix is left. The best hypothesis is the
+  one OpenNMT-py finds, whatever ``n_best``; the others are at least as probable as OpenNMT-py's, which stops at the
+  first step whose best candidate finishes. Lists for smaller ``n_best`` are heads of those for greater ones.
+- With a length or coverage penalty or ``ratio``, a sentence ends as in OpenNMT-py with ``n_best = beam_size``,
+  whatever ``n_best``: when ``beam_size`` hypotheses have finished and the best candidate of the step finishes.
+- A prefix cut by the length limit is no hypothesis. Only where nothing finishes, the best prefix (cut, or left
+  without any permitted continuation) is returned with ``finished=False``; it may be empty, but never has
+  probability zero.
+- With ``certificates``, a sentence of which nothing has been given up yet goes on past the point where its list is
+  settled, as long as its finished and live prefixes fit in the beam and for at most ``OVERRUN`` times as many steps,
+  because the search may then prove that it has seen the whole distribution.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from onmt_entmax.search.candidates import merge
+from onmt_entmax.search.certificates import Hypothesis, Ledger, SearchResult
+from onmt_entmax.search.constraints import Constraints
+from onmt_entmax.search.penalties import coverage_penalty, length_divisor
+from onmt_entmax.search.scorer import Scorer, select_rows
+from onmt_entmax.search.settings import SearchSettings
+from onmt_entmax.search.tree import TREE_WIDTH, TreeRecorder
+
+# Bounds the price of completeness: a prefix that never ends must not hold up its batch up to the length limit.
+OVERRUN = 2.0
+
+IMPOSSIBLE_PREFIX = "forced prefix has probability zero"
+
+
+class Found(NamedTuple):
+    """A hypothesis as the search keeps it: where its backpointers start."""
+
+    score: float
+    log_prob: float
+    step: int  # steps of its last row
+    row: int  # row in that step
+    last: int | None  # token after that row; None for EOS or for nothing
+
+
+class SentenceState:
+    """Everything the search knows of one sentence."""
+
+    __slots__ = ("best_ratio", "fallback", "finished", "ledger", "limit", "prefix_log_prob", "ranking", "settled")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.ledger = Ledger()
+        self.finished: list[Found] = []
+        self.ranking: list[float] = []  # negative log-probabilities of the finished, ascending
+        self.fallback: Found | None = None
+        self.prefix_log_prob = 0.0
+        self.settled = 0  # step at which the n-best list could not change any more
+        self.best_ratio = -1e10  # as in OpenNMT-py
+
+
+def beam_search(scorer: Scorer, settings: SearchSettings) -> list[SearchResult]:
+    """Search every sentence of the scorer's batch.
+
+    Args:
+        scorer: the model and its inputs.
+        settings: see :class:`SearchSettings`.
+
+    Returns:
+        One result per sentence, in order.
+
+    Raises:
+        ValueError: a per-sentence setting with the wrong number of entries, or a coverage penalty without attention.
+    """
+    with torch.no_grad():
+        return Beam(scorer, settings).run()
+
+
+class Beam:
+    """One run over a batch; :attr:`sentences` keeps the accounts for exact search."""
+
+    def __init__(self, scorer: Scorer, settings: SearchSettings) -> None:
+        batch = scorer.batch_size
+        self.scorer = scorer
+        self.settings = settings
+        self.constraints = Constraints(settings, batch)
+        self.sentences = [SentenceState(limit) for limit in settings.limits(batch)]
+        self.prunes = not (settings.has_length or settings.has_coverage or settings.ratio > 0)
+        self.tree = TreeRecorder(batch, settings.start) if settings.return_tree else None
+        # Backpointers: entry t describes the rows fed in step t + 1.
+        self.parents: list[list[int]] = [list(range(batch))]
+        self.tokens: list[list[int]] = [[settings.start] * batch]
+        self.totals = [0.0] * batch  # log-probability of each row of the current step
+        self.attention: list[Tensor] = []
+
+    def run(self) -> list[SearchResult]:
+        """Search, and assemble the results."""
+        self.search()
+        offsets, attention = self._joined_attention()
+        return [self._result(index, offsets, attention) for index in range(len(self.sentences))]
+
+    def search(self) -> None:
+        """Search until every sentence has ended."""
+        scorer, settings = self.scorer, self.settings
+        device, batch, beam = scorer.device, scorer.batch_size, settings.beam_size
+        active, counts = list(range(batch)), [1] * batch  # sentences with rows, and how many
+        row_sentences = list(range(batch))
+        prefixes = [()] * batch if self.constraints.needs_prefixes else None
+        tokens = torch.full((batch,), settings.start, dtype=torch.long, device=device)
+        sentences = torch.arange(batch, device=device)
+        totals = torch.zeros(batch, dtype=torch.float64, device=device)
+        states = scorer.start()
+        width = min(scorer.vocab_size, max(beam + 1, TREE_WIDTH) if settings.return_tree else beam + 1)
+        coverage = penalty = None
+        step = 0
+        while active:
+            step += 1
+            output = scorer.step(tokens, states, sentences, True)
+            if settings.return_attention:
+                self.attention.append(output.attention)
+            log_probs = output.log_probs
+            if self.constraints.active:
+                log_probs = self.constraints.apply(log_probs, [step - 1] * len(row_sentences), row_sentences, prefixes)
+            values, indices = log_probs.topk(width, dim=-1)  # (rows, width)
+            # An entmax or softmax that rounds above 1 must not make a prefix less probable than its continuation.
+            scores = values.double().clamp_(max=0.0).add_(totals.unsqueeze(1))
+            if self.tree is not None:
+                self.tree.expand(row_sentences, scores, indices)
+            if settings.has_coverage:
+                coverage, penalty = self._cover(coverage, output.attention, row_sentences, step)
+            stepwise = penalty if settings.stepwise_penalty else None
+            candidates = merge(scores, indices, stepwise, counts, beam + 1)
+            penalties = penalty.tolist() if penalty is not None and not settings.stepwise_penalty else None
+            parents, new_tokens, new_totals, new_sentences = [], [], [], []
+            next_active, next_counts = [], []
+            first = 0  # row of the sentence's best live prefix
+            for index, count, (ranks, logs, slots, picks) in zip(active, counts, candidates):
+                live = self._advance(index, step, first, width, ranks, logs, slots, picks, penalties)
+                self.sentences[index].ledger.expansions += count
+                first += count
+                if live:
+                    next_active.append(index)
+                    next_counts.append(len(live))
+                    for log_prob, row, token in live:
+                        parents.append(row)
+                        new_tokens.append(token)
+                        new_totals.append(log_prob)
+                        new_sentences.append(index)
+            active, counts = next_active, next_counts
+            if not active:
+                break
+            rows = torch.tensor([parents, new_tokens, new_sentences], device=device)
+            tokens, sentences = rows[1], rows[2]
+            totals = torch.tensor(new_totals, dtype=torch.float64, device=device)
+            states = output.states
+            if parents != list(range(len(row_sentences))):
+                states = select_rows(states, rows[0])
+            if coverage is not None:
+                coverage = coverage.index_select(0, rows[0])
+            if prefixes is not None:
+                prefixes = [(*prefixes[row], token) for row, token in zip(parents, new_tokens)]
+            if self.tree is not None:
+                self.tree.advance(parents, new_tokens)
+            self.parents.append(parents)
+            self.tokens.append(new_tokens)
+            self.totals = new_totals
+            row_sentences = new_sentences
+
+    def _advance(self, index, step, first, width, ranks, logs, slots, picks, penalties):
+        """Sort one sentence's candidates into finished, live and given up; return the live ones, best first.
+
+        Args:
+            index: the sentence.
+            step: tokens of each candidate, counted from 1.
+            first: its first row.
+            width: continuations per row, to find the row of a slot.
+            ranks: what candidates are ranked by, descending, ``-inf`` where there are no more.
+            logs: their log-probabilities.
+            slots: their places among the sentence's continuations.
+            picks: their last tokens.
+            penalties: coverage penalty of each row, where it is applied at the end.
+        """
+        settings, tree, sentence = self.settings, self.tree, self.sentences[index]
+        beam, eos, ledger, forced = settings.beam_size, settings.eos, sentence.ledger, self.constraints.forced[index]
+        divisor = length_divisor(settings, step)
+        live, number_finished, top_score = [], 0, None
+        for place, rank in enumerate(ranks):
+            if rank == -math.inf:
+                break
+            log_prob = logs[place]
+            if place >= beam:
+                ledger.lose(log_prob)
+                break
+            row, token = first + int(slots[place]) // width, int(picks[place])
+            if place == 0 or token == eos:
+                score = rank / divisor - (penalties[row] if penalties is not None else 0.0)
+                top_score = score if place == 0 else top_score
+            if token == eos:
+                number_finished += 1
+                sentence.finished.append(Found(score, log_prob, step, row, None))
+                ledger.finished.append(log_prob)
+                insort(sentence.ranking, -log_prob)
+                if settings.ratio > 0:
+                    sentence.best_ratio = max(sentence.best_ratio, score / (step + 2))
+                if tree is not None:
+                    tree.mark(row, token, "finished")
+            else:
+                live.append((log_prob, row, token))
+        if step == len(forced) and live:
+            sentence.prefix_log_prob = live[0][0]
+        if not live:
+            if not number_finished:
+                sentence.fallback = self._dead_end(step, first)
+                if step <= len(forced):
+                    sentence.prefix_log_prob = -math.inf
+            return live
+        if step >= sentence.limit:
+            log_prob, row, token = live[0]
+            ledger.lose(max(log_prob for log_prob, _, _ in live))
+            sentence.fallback = Found(log_prob / divisor, log_prob, step, row, token)
+            self._mark(live, "cut")
+            return []
+        if self.prunes:
+            return self._prune(sentence, step, live)
+        enough = number_finished > 0 and len(sentence.finished) >= beam
+        if enough and self._may_stop(index, top_score, int(picks[0]) == eos):
+            ledger.lose(max(log_prob for log_prob, _, _ in live))
+            self._mark(live, "stopped")
+            return []
+        return live
+
+    def _prune(self, sentence: SentenceState, step: int, live: list) -> list:
+        """Without penalties: drop the live prefixes that cannot enter the list, unless they may prove completeness."""
+        settings, ledger = self.settings, sentence.ledger
+        if len(sentence.ranking) < settings.n_best:
+            return live
+        bound = -sentence.ranking[settings.n_best - 1]
+        keep = len(live)
+        while keep and live[keep - 1][0] <= bound:
+            keep -= 1
+        if keep == len(live):
+            return live
+        if keep == 0 and not sentence.settled:
+            sentence.settled = step
+        if (
+            settings.certificates
+            and not ledger.lost
+            and len(sentence.finished) + len(live) <= settings.beam_size
+            and (not sentence.settled or step < OVERRUN * (sentence.settled + 2))
+        ):
+            return live
+        ledger.lose(live[keep][0])
+        self._mark(live[keep:], "dropped" if keep else "stopped")
+        return live[:keep]
+
+    def _may_stop(self, index: int, top_score: float, top_finished: bool) -> bool:
+        """OpenNMT-py's rules, asked only in steps in which something finished."""
+        settings = self.settings
+        if settings.ratio <= 0:
+            return top_finished
+        length = settings.source_lengths[index] * settings.ratio
+        return length > 0 and top_score / length <= self.sentences[index].best_ratio
+
+    def _mark(self, live: list, status: str) -> None:
+        if self.tree is not None:
+            for _, row, token in live:
+                self.tree.mark(row, token, status)
+
+    def _cover(self, coverage, attention, row_sentences, step):
+        """Add a step's attention to the rows' coverage; return it and the rows' penalties (None for none yet)."""
+        if attention is None:
+            raise ValueError("A coverage penalty needs a model with attention.")
+        coverage = attention if coverage is None else coverage + attention
+        if self.settings.stepwise_penalty and step == 1:
+            return coverage, None  # as in OpenNMT-py; the first step has one row per sentence anyway
+        lengths = self.settings.source_lengths
+        row_lengths = None if lengths is None else [lengths[sentence] for sentence in row_sentences]
+        return coverage, coverage_penalty(self.settings, coverage, row_lengths)
+
+    def _dead_end(self, step: int, row: int) -> Found:
+        """The prefix of a sentence's first and best row, where no continuation of any row is permitted."""
+        if step == 1:
+            return Found(0.0, 0.0, 0, row, None)
+        log_prob = self.totals[row]
+        score = log_prob / length_divisor(self.settings, step - 1)
+        return Found(score, log_prob, step - 1, self.parents[step - 1][row], self.tokens[step - 1][row])
+
+    def _rows_and_tokens(self, found: Found) -> tuple[list[int], list[int]]:
+        """Follow the backpointers: the row of each step, and the tokens (EOS not included)."""
+        rows, tokens, row = [], [] if found.last is None else [found.last], found.row
+        for step in range(found.step - 1, -1, -1):
+            rows.append(row)
+            if step:
+                tokens.append(self.tokens[step][row])
+            row = self.parents[step][row]
+        return rows[::-1], tokens[::-1]
+
+    def _joined_attention(self) -> tuple[list[int], Tensor | None]:
+        if not self.attention or self.attention[0] is None:
+            return [], None
+        offsets = [0]
+        for part in self.attention:
+            offsets.append(offsets[-1] + len(part))
+        return offsets, torch.cat(self.attention)
+
+    def _result(self, index: int, offsets: list[int], attention: Tensor | None) -> SearchResult:
+        settings, sentence = self.settings, self.sentences[index]
+        chosen = sorted(sentence.finished, key=lambda found: -found.score)[: settings.n_best]
+        hypotheses = []
+        for found in chosen or [sentence.fallback]:
+            rows, tokens = self._rows_and_tokens(found)
+            weights = None
+            if attention is not None:
+                where = [offset + row for offset, row in zip(offsets, rows)]
+                weights = attention[torch.tensor(where, dtype=torch.long, device=attention.device)]
+                if settings.source_lengths is not None:
+                    weights = weights[:, : settings.source_lengths[index]]
+            hypotheses.append(Hypothesis(tokens, found.log_prob, found.score, bool(chosen), weights))
+        return SearchResult(
+            hypotheses,
+            sentence_certificate(sentence, hypotheses, settings, self.scorer.dtype, self.constraints.forced[index]),
+            self.tree.trees[index] if self.tree is not None else None,
+        )
+
+
+def sentence_certificate(sentence: SentenceState, hypotheses, settings: SearchSettings, dtype: str, forced):
+    """Close a sentence's account, void where the settings or an impossible forced prefix make it so."""
+    reason = settings.void_reason()
+    if sentence.prefix_log_prob == -math.inf:
+        reason = IMPOSSIBLE_PREFIX
+    given = sentence.prefix_log_prob if forced and math.isfinite(sentence.prefix_log_prob) else None
+    return sentence.ledger.certificate(hypotheses, settings.beam_size, dtype, reason, given)
