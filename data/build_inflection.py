@@ -135,9 +135,7 @@ def english_verbs(lists: Path) -> Iterator[Verb]:
 
 
 def replace_last(stem: str, old: str, new: str) -> str:
-    before, found, after = stem.rpartition(old)
-    if not found:
-        raise ValueError(f"no {old} in the stem {stem}-")
+    before, _, after = stem.rpartition(old)
     return before + new + after
 
 
@@ -170,9 +168,16 @@ def spanish_join(stem: str, ending: str, theme: str, changes: list[str]) -> str:
     return stem + ending
 
 
-def spanish_forms(lemma: str, changes: list[str], participle: str) -> tuple[str, ...]:
+def spanish_forms(where: str, lemma: str, changes: list[str], participle: str) -> tuple[str, ...]:
     """The forms of a verb from its stem, changes of the stem and, where it is irregular, the participle."""
     stem, theme = lemma[:-2], lemma[-2:]
+    if theme not in SPANISH_ENDINGS:
+        raise ListError(f"{where}: {lemma} does not end in {', '.join(SPANISH_ENDINGS)}")
+    for change in changes:
+        if change not in CHANGES:
+            raise ListError(f"{where}: unknown change {change}; valid: {', '.join(CHANGES)}")
+        if change[0] not in stem:
+            raise ListError(f"{where}: no {change[0]} in the stem {stem}-")
     vowels = [change.split(">") for change in changes if change in VOWEL_CHANGES]
     forms = []
     for slot, ending in enumerate(SPANISH_ENDINGS[theme]):
@@ -211,13 +216,10 @@ def spanish_verbs(lists: Path) -> Iterator[Verb]:
     name = "spanish-changing.tsv"
     for where, (lemma, change, participle, family) in read_list(lists / name, 4):
         changes = change.split(",") if change else []
-        unknown = [one for one in changes if one not in CHANGES]
-        if unknown:
-            raise ListError(f"{where}: unknown change {unknown[0]}; valid: {', '.join(CHANGES)}")
-        yield Verb(lemma, spanish_forms(lemma, changes, participle), family or lemma, name)
+        yield Verb(lemma, spanish_forms(where, lemma, changes, participle), family or lemma, name)
     name = "spanish-regular.tsv"
-    for _, (lemma, family) in read_list(lists / name, 2):
-        yield Verb(lemma, spanish_forms(lemma, [], ""), family or lemma, name)
+    for where, (lemma, family) in read_list(lists / name, 2):
+        yield Verb(lemma, spanish_forms(where, lemma, [], ""), family or lemma, name)
 
 
 LANGUAGES = {"english": (ENGLISH_TAGS, english_verbs), "spanish": (SPANISH_TAGS, spanish_verbs)}
