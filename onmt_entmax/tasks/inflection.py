@@ -212,7 +212,7 @@ def _no_languages(places: list[Path], setting: str | None, settings: set[str | N
         suffix = f"-train-{setting}" if setting else "-train"
         return UserError(f"{where}: no language has both LANG{suffix} and LANG-dev.")
     if setting is None:
-        return invalid_setting("setting", "none", f"{where} has training files by setting. {choices(named)}")
+        return invalid_setting("setting", "not given", f"{where} has training files by setting. {choices(named)}")
     if not named:
         return invalid_setting("setting", setting, f"{where} has training files without a setting: leave it out.")
     return invalid_setting("setting", setting, f"Not in {where}. {choices(named)}")

@@ -81,6 +81,8 @@ def prepare(
     with whole_folder(output) as fresh:
         for language, corpus in tqdm(corpora.items(), desc="languages", disable=None):
             pairs = _encode(language, read_rows(corpus.train), corpus.train)
+            if not pairs:
+                raise UserError(f"{corpus.train} has no rows.")
             train += pairs
             counts[language] = {"train": len(pairs)}
             for split, (path, covered) in _held_out(corpus).items():
@@ -116,8 +118,10 @@ def prepare(
 def _held_out(corpus: Corpus) -> dict[str, tuple[Path, bool]]:
     """Split -> (file, whether its forms are missing)."""
     splits = {"dev": (corpus.dev, False)}
-    if corpus.test or corpus.covered:
-        splits["test"] = (corpus.test, False) if corpus.test else (corpus.covered, True)
+    if corpus.test and corpus.test.stat().st_size:  # the shared task's archive has empty ones
+        splits["test"] = (corpus.test, False)
+    elif corpus.covered:
+        splits["test"] = (corpus.covered, True)
     return splits
 
 
@@ -128,6 +132,8 @@ def _encode(language: str, rows: list[Row], path: Path) -> list[tuple[str, str]]
 def _write_split(folder: Path, language: str, path: Path, covered: bool) -> list[tuple[str, str]]:
     """Write one language's ``.src`` and its rows as they were: ``.gold`` with forms, ``.covered`` without."""
     rows = read_rows(path, covered)
+    if not rows:
+        raise UserError(f"{path} has no rows.")
     pairs = _encode(language, rows, path)
     write_lines(folder / f"{language}.src", (source for source, _ in pairs))
     write_lines(folder / f"{language}.{'covered' if covered else 'gold'}", ("\t".join(row) for row in rows))

@@ -1,6 +1,6 @@
 """``onmt_entmax prepare TASK``: turn a corpus into the text files, vocabularies and YAML that OpenNMT-py trains from.
 
-onmt_entmax prepare inflection --data data --output runs/inflection
+onmt_entmax prepare inflection --data data/inflection --output runs/inflection
 """
 
 from __future__ import annotations
