@@ -18,6 +18,9 @@ from onmt_entmax.version import __version__
 # subcommand -> (module, what it does)
 SUBCOMMANDS = {
     "doctor": ("onmt_entmax.plugin.doctor", "say what is installed and whether OpenNMT-py knows the plugin"),
+    "force": ("onmt_entmax.plugin.force", "probability of given targets with the alternatives at each step"),
+    "trace": ("onmt_entmax.plugin.trace", "the whole beam search of an input as a tree"),
+    "sparsity": ("onmt_entmax.plugin.sparsity", "mean attended source words and mean target types (Table 3)"),
     "prepare": ("onmt_entmax.tasks.prepare", "turn a corpus into training text: inflection, translation"),
     "evaluate": ("onmt_entmax.tasks.evaluate", "score predictions: inflection, translation"),
 }

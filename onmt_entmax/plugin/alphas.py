@@ -31,7 +31,9 @@ def resolve_alpha(function: str, alpha: object, place: str) -> float | str:
         raise invalid_setting(f"{place}_function", function, choices(FUNCTIONS))
     if alpha is None or alpha == "":
         if function == "entmax":
-            raise invalid_setting(f"{place}_alpha", "unset", f"`{place}_function: entmax` needs an alpha of at least 1.")
+            raise invalid_setting(
+                f"{place}_alpha", "unset", f"`{place}_function: entmax` needs an alpha of at least 1."
+            )
         return NAMED[function]
     if alpha == LEARNED:
         if place != "global_attention":

@@ -7,6 +7,7 @@ the interpreter has not loaded anyway. It puts a finder in place that serves the
 
 import os
 import sys
+import warnings
 
 
 class RegisteringFinder:
@@ -32,6 +33,8 @@ def _extend(loader):
     exec_module = loader.exec_module
 
     def exec_and_register(module):
+        # stock code says these on torch 2.4 and newer, at import and once per run; the functions do what they should
+        warnings.filterwarnings("ignore", message=r"`torch\.cuda\.amp\.", category=FutureWarning)
         exec_module(module)
         try:
             import onmt_entmax

@@ -71,7 +71,11 @@ class EntmaxLossCompute(StockLossCompute):
         ).tolist()
         sentences = len(batch["srclen"]) if trunc_start == 0 else 0
         return loss, Statistics(
-            loss=total, n_batchs=1 if sentences else 0, n_sents=sentences, n_words=int(n_words), n_correct=int(n_correct)
+            loss=total,
+            n_batchs=1 if sentences else 0,
+            n_sents=sentences,
+            n_words=int(n_words),
+            n_correct=int(n_correct),
         )
 
     def output_loss(self, hidden: torch.Tensor, target: torch.Tensor, statistics: bool = False):

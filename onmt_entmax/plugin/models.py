@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from onmt_entmax.errors import UserError
 from onmt_entmax.plugin.alphas import alpha_of
 from onmt_entmax.plugin.hooks import replace
 
@@ -9,6 +10,48 @@ from onmt_entmax.plugin.hooks import replace
 def generator_alpha(model) -> float:
     """The alpha of a model's output layer; 1 (softmax) for a model that was built without the plugin."""
     return getattr(model.generator, "alpha", 1.0)
+
+
+def attention_alpha(model) -> str:
+    """The alpha of a model's attention, for signatures; a learned one as its present value, ``none`` without one."""
+    attention = getattr(model.decoder, "attn", None)
+    if attention is None:
+        return "1" if getattr(model.decoder, "attentional", False) else "none"
+    learned = getattr(attention, "learned_alpha", None)
+    return f"{getattr(attention, 'alpha', 1.0):g}" if learned is None else f"learned:{float(learned()):.3f}"
+
+
+def check_vocabularies(expected: dict | None, found: dict, path: str) -> None:
+    """Refuse a member of an ensemble whose source or target vocabulary is not the first member's.
+
+    Raises:
+        UserError: naming the checkpoint and the side.
+    """
+    if expected is None:
+        return
+    for side, name in (("src", "source"), ("tgt", "target")):
+        if expected[side].tokens_to_ids != found[side].tokens_to_ids:
+            raise UserError(
+                f"{path}: its {name} vocabulary is not that of the first model; an ensemble needs one for all."
+            )
+
+
+def _load_ensemble(stock):
+    def load_test_model(opt, device_id=0):
+        import onmt.model_builder
+        from onmt.decoders.ensemble import EnsembleModel
+
+        members, first = [], None
+        for path in opt.models:
+            loaded = onmt.model_builder.load_test_model(opt, device_id, model_path=path)
+            first = first or loaded
+            if loaded[2].copy_attn:
+                raise UserError(f"{path} has copy attention (`copy_attn`), which cannot be in an ensemble (`models`).")
+            check_vocabularies(first[0], loaded[0], path)
+            members.append(loaded[1])
+        return first[0], EnsembleModel(members, opt.avg_raw_probs), first[2]
+
+    return load_test_model
 
 
 def _build_base_model(stock):
@@ -22,12 +65,13 @@ def _build_base_model(stock):
 
 def install() -> None:
     """Replace the recurrent decoders and extend the model builder."""
-    import onmt.decoders
+    import onmt.decoders.ensemble
     import onmt.model_builder
 
     from onmt_entmax.model.decoder import InputFeedDecoder, StandardDecoder
 
     replace(onmt.model_builder, "build_base_model", _build_base_model)
+    replace(onmt.decoders.ensemble, "load_test_model", _load_ensemble)
     for name, decoder in (("rnn", StandardDecoder), ("ifrnn", InputFeedDecoder)):
         if name not in onmt.decoders.str2dec:
             raise AttributeError(f"onmt.decoders.str2dec has no {name}")

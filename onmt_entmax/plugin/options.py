@@ -123,10 +123,14 @@ def validate_model(opt: Namespace) -> None:
         }
         for name, reason in blockers.items():
             if getattr(opt, name, None):
-                raise UserError(f"Invalid setting for `{name}`: {getattr(opt, name)}. `generator_alpha` is {generator}: {reason}.")
+                raise UserError(
+                    f"Invalid setting for `{name}`: {getattr(opt, name)}. `generator_alpha` is {generator}: {reason}."
+                )
         if getattr(opt, "model_task", "seq2seq") == "lm":
             raise invalid_setting(
-                "model_task", "lm", f"`generator_alpha` is {generator}; language models are supported with softmax only."
+                "model_task",
+                "lm",
+                f"`generator_alpha` is {generator}; language models are supported with softmax only.",
             )
     if (attention != 1 or generator != 1) and getattr(opt, "save_format", "pytorch") == "safetensors":
         raise invalid_setting("save_format", "safetensors", "OpenNMT-py cannot load such a model again; use `pytorch`.")
@@ -161,7 +165,9 @@ def validate_translate(opt: Namespace) -> None:
         }
         for name, (value, neutral) in voided.items():
             if value != neutral:
-                raise invalid_setting(name, value, f"`search: exact` needs {neutral}: it looks for the most probable output.")
+                raise invalid_setting(
+                    name, value, f"`search: exact` needs {neutral}: it looks for the most probable output."
+                )
 
 
 def _known_keys() -> set[str]:
@@ -173,7 +179,7 @@ def _known_keys() -> set[str]:
     for fill in (
         onmt.opts.train_opts,
         onmt.opts.translate_opts,
-        lambda parser: onmt.opts.dynamic_prepare_opts(parser, build_vocab_only=True),
+        lambda parser: onmt.opts.data_prepare_opts(parser, build_vocab_only=True),
     ):
         parser = ArgumentParser()
         fill(parser)

@@ -16,7 +16,9 @@ def check_version(version: str) -> None:
         RuntimeError: naming the version found and the one needed.
     """
     if re.match(rf"{re.escape(SUPPORTED)}(\.|$)", version) is None:
-        raise RuntimeError(f"OpenNMT-py {version} is installed, but {SUPPORTED}.x is needed: pip install OpenNMT-py==3.5.1")
+        raise RuntimeError(
+            f"OpenNMT-py {version} is installed, but {SUPPORTED}.x is needed: pip install OpenNMT-py==3.5.1"
+        )
 
 
 def is_registered() -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -19,13 +19,11 @@ class ModelScorer:
         model: an ``NMTModel`` in evaluation mode.
         src: ``(batch, src_len, features)``.
         src_len: ``(batch,)``, each at least 1.
-        temperature: divides the output layer's scores (for sampling).
     """
 
-    def __init__(self, model, src: Tensor, src_len: Tensor, temperature: float = 1.0) -> None:
+    def __init__(self, model, src: Tensor, src_len: Tensor) -> None:
         self.model, self.decoder, self.generator = model, model.decoder, model.generator
         self.alpha = generator_alpha(model)
-        self.temperature = temperature
         self.src = src
         # some encoders (CNN, mean) return no lengths: then the given ones hold
         self.memory, self.final_states, lengths = model.encoder(src, src_len)
@@ -42,8 +40,6 @@ class ModelScorer:
         scores = self.generator(hidden)
         if scores.dtype in (torch.float16, torch.bfloat16):
             scores = scores.float()
-        if self.temperature != 1.0:
-            scores = scores / self.temperature
         return log_entmax(scores, self.alpha, dim=-1)
 
 
@@ -176,7 +172,6 @@ def build_scorer(
     src_len: Tensor,
     average_probabilities: bool,
     any_order: bool = False,
-    temperature: float = 1.0,
 ) -> Scorer:
     """Encode a batch and make the scorer for it.
 
@@ -186,7 +181,6 @@ def build_scorer(
         src_len: ``(batch,)``.
         average_probabilities: for an ensemble, see :class:`EnsembleScorer`.
         any_order: exact search needs it: rows of one step need not follow from those of the step before.
-        temperature: divides the scores of the output layer.
     """
     scorers: list[Scorer] = []
     for model in models:
@@ -194,5 +188,5 @@ def build_scorer(
             kind = RecurrentScorer
         else:
             kind = PrefixScorer if any_order else GenericScorer
-        scorers.append(kind(model, src, src_len, temperature))
+        scorers.append(kind(model, src, src_len))
     return scorers[0] if len(scorers) == 1 else EnsembleScorer(scorers, average_probabilities)
