@@ -75,7 +75,10 @@ def run(args: argparse.Namespace) -> int:
             void = sum(certificate.get("reason") is not None for certificate in own)
             result["languages"][language].update(rates, void_certificates=void)
     result["macro"] = _macro(result["languages"])
-    signatures = {metric: signature(metric, about) for metric in result["macro"]}
+    signatures = {}
+    for metric in result["macro"]:
+        count = sum(metric in scores for scores in result["languages"].values())
+        signatures[metric] = signature(metric, {**about, "langs": count})
     if args.compare:
         other = _outcomes(args.compare, golds, args.n_best, args.submitted)
         first, second = (

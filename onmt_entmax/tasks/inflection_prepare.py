@@ -21,12 +21,12 @@ from pathlib import Path
 from tqdm import tqdm
 
 from onmt_entmax.errors import UserError
+from onmt_entmax.tasks.data_yaml import data_yaml
 from onmt_entmax.tasks.files import read_lines, sha256, whole_folder, write_json, write_lines, write_text
 from onmt_entmax.tasks.inflection import SETTINGS, Corpus, Row, encode_row, find_corpora, read_rows
 from onmt_entmax.version import __version__
 
 MANIFEST = "manifest.json"
-_STOCK_VOCAB_SIZE = 32768  # OpenNMT-py cuts vocabularies there unless told otherwise
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -97,7 +97,7 @@ def prepare(
         for split, pairs in together.items():
             _write_pairs(fresh, split, pairs)
         vocabularies = _build_vocabularies(fresh, train)
-        write_text(fresh / "data.yaml", _data_yaml(output.resolve(), vocabularies))
+        write_text(fresh / "data.yaml", data_yaml(output.resolve(), vocabularies))
         manifest = {
             "task": name,
             "setting": setting,
@@ -152,7 +152,7 @@ def _build_vocabularies(folder: Path, train: list[tuple[str, str]]) -> dict[str,
             "OpenNMT-py is not installed: vocabularies are built with it. Run `pip install OpenNMT-py==3.5.1`."
         )
     config = folder / "build_vocab.yaml"
-    write_text(config, _data_yaml(folder.resolve()) + "n_sample: -1\n")
+    write_text(config, data_yaml(folder.resolve(), {}) + "n_sample: -1\n")
     command = [sys.executable, "-m", "onmt.bin.build_vocab", "-config", str(config)]
     result = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", errors="replace", check=False)
     if result.returncode != 0:
@@ -168,32 +168,6 @@ def _build_vocabularies(folder: Path, train: list[tuple[str, str]]) -> dict[str,
             raise UserError(f"vocab.{side}: the vocabulary differs from the training text's tokens: {lost}.")
         sizes[side] = len(written)
     return sizes
-
-
-def _data_yaml(folder: Path, vocabularies: dict[str, int] | None = None) -> str:
-    """The YAML for OpenNMT-py. It resolves paths from where it is started, so they are absolute."""
-
-    def path(name: str) -> str:
-        return _yaml_string(str(folder / name))
-
-    text = (
-        "data:\n"
-        f"  corpus_1:\n    path_src: {path('train.src')}\n    path_tgt: {path('train.tgt')}\n"
-        f"  valid:\n    path_src: {path('dev.src')}\n    path_tgt: {path('dev.tgt')}\n"
-        f"save_data: {path('sample')}\n"
-        f"src_vocab: {path('vocab.src')}\n"
-        f"tgt_vocab: {path('vocab.tgt')}\n"
-    )
-    for side, size in (vocabularies or {}).items():
-        if size > _STOCK_VOCAB_SIZE:
-            text += f"{side}_vocab_size: {size}\n"
-    return text
-
-
-def _yaml_string(text: str) -> str:
-    """Quote for YAML in plain ASCII: OpenNMT-py opens its configuration in the locale's encoding."""
-    plain = (c if c.isascii() and c.isprintable() and c not in '"\\' else f"\\U{ord(c):08X}" for c in text)
-    return '"' + "".join(plain) + '"'
 
 
 def _input_name(path: Path, folders: list[Path]) -> str:

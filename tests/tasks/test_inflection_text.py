@@ -139,7 +139,7 @@ def test_missing_data_is_named_with_the_choices(corpus, setting, languages, mess
 
 
 def test_data_without_settings_and_wrong_folders(tmp_path):
-    with pytest.raises(UserError, match="`data`: .*holds no LANG-train"):
+    with pytest.raises(UserError, match=r"`data`: .*holds no LANG-train"):
         find_corpora([tmp_path], None, None)
     with pytest.raises(UserError, match="no such folder"):
         find_corpora([tmp_path / "nowhere"], None, None)

@@ -1,0 +1,182 @@
+"""``onmt_entmax evaluate inflection``: literal numbers from tiny files, every kind of file, bad input."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from onmt_entmax import cli
+from onmt_entmax.tasks.files import read_lines, write_json, write_lines
+from onmt_entmax.version import __version__
+
+SIGNATURE = f"task:conll2018.1|set:low|split:test|langs:2|avg:macro|alpha:1.5/2|seed:1|version:{__version__}"
+
+
+def certificate(line, *probabilities, complete=False, optimal=False, mass_is_one=False, reason=None):
+    record = {"line": line, "hypotheses": [{"prob": p, "finished": True} for p in probabilities]}
+    mass = None if reason else sum(probabilities)
+    return json.dumps(
+        {
+            **record,
+            "complete": complete,
+            "optimal": optimal,
+            "mass_is_one": mass_is_one,
+            "mass_found": mass,
+            "reason": reason,
+        }
+    )
+
+
+@pytest.fixture
+def prepared(tmp_path):
+    """Languages `a` (two pairs in three rows), `a-b` (one pair), and `c`, whose forms nobody knows."""
+    test = tmp_path / "run" / "test"
+    write_lines(test / "a.gold", ["go\twent\tV", "dive\tdived\tV", "dive\tdo ve\tV"])
+    write_lines(test / "a-b.gold", ["x\tx\xa0\tN"])
+    write_lines(test / "c.covered", ["y\t\tN"])
+    write_json(tmp_path / "run" / "manifest.json", {"task": "conll2018.1", "setting": "low"})
+    # a: went right, dive with the last guess "dov": do ve -> dove -> dov, 2 edits. a-b: right with its no-break space
+    write_lines(tmp_path / "pred", ["w e n t", "d o <u+0020> v e", "d o v", "x <u+00a0>", "q"])
+    return tmp_path
+
+
+def evaluate(folder, *arguments, predictions="pred"):
+    paths = ["--gold", str(folder / "run" / "test"), "--predictions", str(folder / predictions)]
+    about = ["--alpha", "1.5/2", "--seed", "1", "--json", str(folder / "out.json")]
+    status = cli.main(["evaluate", "inflection", *paths, *about, *map(str, arguments)])
+    return status, json.loads((folder / "out.json").read_text(encoding="utf-8")) if status == 0 else None
+
+
+def test_scores_and_signatures(prepared, capsys):
+    status, result = evaluate(prepared)
+    assert status == 0
+    assert result["languages"] == {
+        "a": {"inputs": 3, "pairs": 2, "acc": 50.0, "lev": 1.0},
+        "a-b": {"inputs": 1, "pairs": 1, "acc": 100.0, "lev": 0.0},
+        "c": {"inputs": 1},
+    }
+    assert result["macro"] == {"acc": 75.0, "lev": 0.5}  # (50 + 100) / 2, (1 + 0) / 2
+    assert result["signatures"] == {"acc": f"acc|{SIGNATURE}", "lev": f"lev|{SIGNATURE}"}
+    lines = capsys.readouterr().out.split("\n")
+    assert [line.split() for line in lines[:6]] == [
+        ["language", "acc", "%", "lev"],
+        ["a", "50.00", "1.00"],
+        ["a-b", "100.00", "0.00"],
+        ["c", "-", "-"],
+        ["macro", "average", "75.00", "0.50"],
+        [],
+    ]
+    assert f"acc|{SIGNATURE}" in lines
+
+
+def test_a_folder_of_predictions_scores_alike(prepared):
+    lines = read_lines(prepared / "pred")
+    for name, own in (("a.pred", lines[:3]), ("a-b.txt", lines[3:4]), ("c", lines[4:])):
+        write_lines(prepared / "preds" / name, own)
+    assert evaluate(prepared, predictions="preds")[1]["macro"] == evaluate(prepared)[1]["macro"]
+
+
+def test_n_best_with_scores(prepared):
+    first = read_lines(prepared / "pred")
+    write_lines(prepared / "two", [line for one in first for line in (f"{one}\t-0.5", "d o <u+0020> v e\t-1.25")])
+    _, result = evaluate(prepared, "--n-best", "2", predictions="two")
+    assert result["macro"] == {"acc": 75.0, "lev": 0.5, "nbest_acc": 100.0}
+    assert "|nbest:2|" in result["signatures"]["nbest_acc"]
+
+
+def test_certificate_rates(prepared):
+    write_lines(
+        prepared / "certificates",
+        [
+            certificate(1, 1.0, complete=True, optimal=True, mass_is_one=True),
+            certificate(2, 0.7, 0.3, complete=True, optimal=True, mass_is_one=True),
+            certificate(3, 0.7, optimal=True),
+            certificate(4, 0.4),
+            certificate(5, reason="length_penalty"),
+        ],
+    )
+    _, result = evaluate(prepared, "--certificates", prepared / "certificates")
+    third = 100 / 3
+    a = result["languages"]["a"]
+    assert [a[rate] for rate in ("single", "complete", "optimal", "mass_is_one")] == pytest.approx(
+        [third, 2 * third, 100, 2 * third]
+    )
+    assert [result["languages"][language]["void_certificates"] for language in ("a", "a-b", "c")] == [0, 0, 1]
+    assert result["macro"]["optimal"] == pytest.approx(third)  # (100 + 0 + 0) / 3
+    # certificates need no gold forms: `c` counts too
+    assert result["signatures"]["single"] == f"single|{SIGNATURE.replace('langs:2', 'langs:3')}"
+
+
+def test_a_list_cut_to_one_best_is_not_a_single_hypothesis(prepared):
+    lines = [certificate(number, 0.6, complete=True) for number in range(1, 6)]
+    lines[0] = lines[0].replace('"mass_found": 0.6', '"mass_found": 1.0')
+    write_lines(prepared / "certificates", lines)
+    _, result = evaluate(prepared, "--certificates", prepared / "certificates")
+    # input 1: two hypotheses share the mass, one is listed
+    assert result["languages"]["a"]["single"] == pytest.approx(200 / 3)
+    assert result["languages"]["a"]["complete"] == 100
+
+
+def test_submission_is_written_and_scores_alike(prepared):
+    _, result = evaluate(prepared, "--submission", prepared / "sub")
+    assert sorted(path.name for path in (prepared / "sub").iterdir()) == ["a-b-low-out", "a-low-out", "c-low-out"]
+    assert read_lines(prepared / "sub" / "a-low-out") == ["go\twent\tV", "dive\tdo ve\tV", "dive\tdov\tV"]
+    assert evaluate(prepared, "--submitted", predictions="sub")[1]["macro"] == result["macro"]
+
+
+def test_comparison_of_two_systems(prepared, capsys):
+    lines = read_lines(prepared / "pred")
+    write_lines(prepared / "other", ["g o", *lines[1:]])
+    _, result = evaluate(prepared, "--compare", prepared / "other", "--bootstrap-samples", "100")
+    # the other system loses one of the two pairs of `a`: (50 + 0) / 2
+    assert result["comparison"]["difference"] == 25.0
+    assert 0 < result["comparison"]["p_value"] <= 1
+    assert "bootstrap:100|bootstrap_seed:1" in result["signatures"]["acc_difference"]
+    assert "+25.00" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("lines", "arguments", "message"),
+    [
+        (["a"] * 4, [], "pred has 4 lines for 5 inputs."),
+        (["a"] * 10, [], "pred has 10 lines for 5 inputs; that would be 2 per input."),
+        (["a"] * 5, ["--n-best", "3"], "pred has 5 lines for 5 inputs x 3 = 15 lines; that would be 1 per input."),
+        (["a"] * 5, ["--n-best", "0"], "Invalid setting for `n-best`: 0. It must be at least 1."),
+        (["a"] * 5, ["--submitted", "--n-best", "2"], "--submitted goes without"),
+    ],
+)
+def test_wrong_predictions_are_one_line(prepared, capsys, lines, arguments, message):
+    write_lines(prepared / "pred", lines)
+    assert evaluate(prepared, *arguments)[0] == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "line 2: not JSON"),
+        ("[]", "line 2: not a JSON object"),
+        ("{}", "line 2: the certificate lacks `line`"),
+        (certificate(7, 1.0), "line 2: this certificate is of input line 7"),
+        (certificate(2, 1.0).replace("prob", "p"), "line 2: a hypothesis lacks `prob`"),
+    ],
+)
+def test_wrong_certificates_are_one_line(prepared, capsys, line, message):
+    lines = [certificate(number, 1.0) for number in range(1, 6)]
+    write_lines(prepared / "certificates", [lines[0], line, *lines[2:]])
+    assert evaluate(prepared, "--certificates", prepared / "certificates")[0] == 2
+    assert message in capsys.readouterr().err
+
+
+def test_missing_files_are_named(prepared, capsys):
+    assert evaluate(prepared, predictions="nothing")[0] == 2
+    assert "nothing: no such file" in capsys.readouterr().err
+    (prepared / "empty").mkdir()
+    assert evaluate(prepared, predictions="empty")[0] == 2
+    assert "no file for a " in capsys.readouterr().err
+    arguments = ["--gold", str(prepared / "run"), "--predictions", str(prepared / "pred")]
+    assert cli.main(["evaluate", "inflection", *arguments]) == 2
+    assert "holds no LANG.gold. Its folder `test` or `dev` does." in capsys.readouterr().err
