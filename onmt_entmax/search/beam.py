@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from bisect import insort
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -303,6 +304,11 @@ class Beam:
                 tokens.append(self.tokens[step][row])
             row = self.parents[step][row]
         return rows[::-1], tokens[::-1]
+
+    def finished_strings(self, index: int) -> Iterator[tuple[tuple[int, ...], float]]:
+        """Tokens and log-probability of everything that one sentence finished."""
+        for found in self.sentences[index].finished:
+            yield tuple(self._rows_and_tokens(found)[1]), found.log_prob
 
     def _joined_attention(self) -> tuple[list[int], Tensor | None]:
         if not self.attention or self.attention[0] is None:

@@ -113,12 +113,13 @@ class SearchResult:
 class Ledger:
     """Running account of one sentence's search: what finished, and the most that anything else can be worth."""
 
-    __slots__ = ("best_lost", "expansions", "finished", "lost")
+    __slots__ = ("best_lost", "disjoint", "expansions", "finished", "lost")
 
     def __init__(self) -> None:
         self.finished: list[float] = []  # log-probabilities
         self.lost = False  # whether anything of non-zero probability was dropped, cut or left alive
         self.best_lost = -math.inf
+        self.disjoint = True  # whether nothing that finished continues a prefix that was given up
         self.expansions = 0
 
     def lose(self, log_prob: float) -> None:
@@ -173,7 +174,8 @@ class Ledger:
         if self.lost:
             certificate.best_dropped_log_prob = self.best_lost
             # Each distribution sums to 1, so what is not found is given up; rounding must not make that zero.
-            certificate.mass_dropped = max(1.0 - certificate.mass_found, math.exp(self.best_lost - base))
+            floor = math.exp(self.best_lost - base) if self.disjoint else 0.0
+            certificate.mass_dropped = max(1.0 - certificate.mass_found, floor)
             if finished:
                 certificate.margin = finished[0] - self.best_lost
         else:

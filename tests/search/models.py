@@ -14,14 +14,17 @@ START, EOS = 0, 1
 def random_tables(seed, vocab_size, kind="sparse", states=61, dtype=torch.float64, end=1.0):
     """Next-token distributions ``(states, vocab_size)``.
 
-    Kinds: ``sparse`` (a random number of zeros), ``dense`` (none), ``ties`` (sparse, multiples of 1/8, some of them off
-    by 1e-7). BOS is an ordinary token. ``end`` weighs EOS.
+    Kinds: ``sparse`` (a random number of zeros), ``peaked`` (mostly one token, so that few strings exist), ``dense``
+    (no zeros), ``ties`` (sparse, multiples of 1/8, some of them off by 1e-7). BOS is an ordinary token. ``end`` weighs
+    EOS.
     """
     generator = torch.Generator().manual_seed(seed)
     weights = torch.rand(states, vocab_size, generator=generator, dtype=torch.float64) ** 2 + 0.01
     if kind != "dense":
         order = torch.rand(states, vocab_size, generator=generator).argsort(1)
         sizes = torch.randint(1, min(4, vocab_size) + 1, (states, 1), generator=generator)
+        if kind == "peaked":
+            sizes = (sizes - 2).clamp(min=1)
         weights[order >= sizes] = 0
     weights[:, EOS] *= end
     stuck = weights.sum(1) == 0

@@ -1,0 +1,277 @@
+"""Forced scoring: what a model thinks of a given target, and what else it would allow at each step (Fig. 2).
+
+The support at each step is the set of tokens of non-zero probability: for sparse models a short list.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Callable
+
+import torch
+from torch import Tensor
+
+from onmt_entmax.search.beam import beam_search
+from onmt_entmax.search.certificates import SearchResult
+from onmt_entmax.search.scorer import Scorer, select_rows
+from onmt_entmax.search.settings import SearchSettings
+
+
+@dataclass
+class ForcedStep:
+    """One step of a forced target.
+
+    Attributes:
+        token: the forced token.
+        log_prob: its log-probability given what precedes; None for a probability of zero.
+        support: tokens of non-zero probability with their probabilities, most probable first, at most as many as
+            asked for.
+        support_size: how many there are.
+        attention: source positions of non-zero weight with their weights, in order of position; None without attention.
+    """
+
+    token: int
+    log_prob: float | None
+    support: list[tuple[int, float]]
+    support_size: int
+    attention: list[tuple[int, float]] | None
+
+
+@dataclass
+class ForcedResult:
+    """A target's score.
+
+    Attributes:
+        steps: one per token, and one for EOS where it was forced.
+        log_prob: of the whole target, summed in float64; None where it is impossible.
+        impossible_at: index in ``steps`` of the first token of probability zero, or None. Later steps tell what the
+            model would allow nevertheless.
+    """
+
+    steps: list[ForcedStep]
+    log_prob: float | None
+    impossible_at: int | None
+
+
+@dataclass
+class PrefixCompletion:
+    """What may follow a prefix.
+
+    Attributes:
+        prefix: its score, without EOS.
+        next_tokens: tokens of non-zero probability after it, most probable first; EOS among them means that the
+            prefix may be the whole target. Empty where the prefix is impossible.
+        result: completions: whole hypotheses, the prefix included.
+    """
+
+    prefix: ForcedResult
+    next_tokens: list[tuple[int, float]]
+    result: SearchResult
+
+
+def force(
+    scorer: Scorer,
+    targets: Sequence[Sequence[int]],
+    start: int,
+    eos: int | None,
+    max_support: int | None = None,
+    source_lengths: Sequence[int] | None = None,
+) -> list[ForcedResult]:
+    """Score one target per sentence, step by step.
+
+    Args:
+        scorer: the model and its inputs.
+        targets: tokens without BOS and EOS, one list per sentence.
+        start: token fed first.
+        eos: token appended to each target; None to append nothing (for prefixes).
+        max_support: list at most this many tokens per step; None for all.
+        source_lengths: source tokens of each sentence, to leave padding out of the attention.
+    """
+    targets = _with_eos(targets, eos)
+    steps: list[list[ForcedStep]] = [[] for _ in targets]
+    with torch.no_grad():
+        for step, (live, output) in enumerate(_feed(scorer, targets, list(range(len(targets))), start)):
+            forced = [targets[index][step] for index in live]
+            lengths = None if source_lengths is None else [source_lengths[index] for index in live]
+            described = _describe(output.log_probs, forced, output.attention, lengths, max_support)
+            for index, entry in zip(live, described):
+                steps[index].append(entry)
+    return [_result(entry) for entry in steps]
+
+
+def force_from_log_probs(
+    log_probs: Tensor,
+    targets: Sequence[Sequence[int]],
+    attention: Tensor | None = None,
+    source_lengths: Sequence[int] | None = None,
+    max_support: int | None = None,
+) -> list[ForcedResult]:
+    """The same from distributions that were computed for all steps at once (teacher forcing).
+
+    Args:
+        log_probs: ``(batch, steps, vocab_size)``.
+        targets: tokens to score, EOS included where wanted; entry t is scored by step t. May be shorter than ``steps``.
+        attention: ``(batch, steps, src_len)`` or None.
+        source_lengths: source tokens of each sentence, to leave padding out of the attention.
+        max_support: list at most this many tokens per step; None for all.
+    """
+    results = []
+    for index, target in enumerate(targets):
+        size = len(target)
+        weights = None if attention is None else attention[index, :size]
+        lengths = None if source_lengths is None else [source_lengths[index]] * size
+        results.append(_result(_describe(log_probs[index, :size], target, weights, lengths, max_support)))
+    return results
+
+
+def complete_prefix(scorer: Scorer, prefixes: Sequence[Sequence[int]], settings: SearchSettings):
+    """The possible next tokens and the completions of one prefix per sentence (predictive translation).
+
+    Args:
+        scorer: the model and its inputs.
+        prefixes: tokens without BOS, one list per sentence.
+        settings: of the beam search for completions; its forced prefixes are replaced.
+
+    Returns:
+        A list of :class:`PrefixCompletion`.
+    """
+    # One more token is forced, whichever: the step that scores it holds what may follow.
+    ahead = force(scorer, prefixes, settings.start, settings.eos, source_lengths=settings.source_lengths)
+    results = beam_search(scorer, replace(settings, forced_prefixes=[list(prefix) for prefix in prefixes]))
+    completions = []
+    for forced, result in zip(ahead, results):
+        prefix = _result(forced.steps[:-1])
+        allowed = forced.steps[-1].support if prefix.impossible_at is None else []
+        completions.append(PrefixCompletion(prefix, allowed, result))
+    return completions
+
+
+def attend(scorer: Scorer, targets: Sequence[Sequence[int]], sentences: Sequence[int], start: int, eos: int | None):
+    """The attention of given targets, several per sentence.
+
+    Args:
+        scorer: the model and its inputs.
+        targets: tokens without BOS and EOS.
+        sentences: the sentence of each target, ascending.
+        start: token fed first.
+        eos: token appended to each target, or None.
+
+    Returns:
+        One tensor ``(steps, src_len)`` per target; None for each without attention.
+    """
+    targets = _with_eos(targets, eos)
+    rows: list[list[Tensor]] = [[] for _ in targets]
+    with torch.no_grad():
+        for live, output in _feed(scorer, targets, sentences, start):
+            if output.attention is None:
+                return [None] * len(targets)
+            for index, weights in zip(live, output.attention):
+                rows[index].append(weights)
+    return [torch.stack(part) if part else None for part in rows]
+
+
+def sparsity(results: Iterable[ForcedResult]) -> dict[str, float | int | None]:
+    """Mean numbers of non-zeros per step (Table 3), over the steps of all results.
+
+    Returns:
+        ``steps``, ``target_types`` and ``source_words`` (None without attention or steps).
+    """
+    steps = [step for result in results for step in result.steps]
+    attended = [len(step.attention) for step in steps if step.attention is not None]
+    return {
+        "steps": len(steps),
+        "target_types": sum(step.support_size for step in steps) / len(steps) if steps else None,
+        "source_words": sum(attended) / len(attended) if attended else None,
+    }
+
+
+def forced_to_json(
+    result: ForcedResult, line: int, lookup: Callable[[int], str], source_tokens: Sequence[str] | None = None
+) -> str:
+    """One line of JSON, without the line break.
+
+    Args:
+        result: of one target.
+        line: number of the input line, from 1.
+        lookup: from a token's index to its text.
+        source_tokens: text of the source, for the attention.
+    """
+    steps = []
+    for step in result.steps:
+        entry = {
+            "token": lookup(step.token),
+            "log_prob": step.log_prob,
+            "prob": 0.0 if step.log_prob is None else math.exp(step.log_prob),
+            "support": [{"token": lookup(token), "prob": prob} for token, prob in step.support],
+            "support_size": step.support_size,
+            "attention": None,
+        }
+        if step.attention is not None:
+            entry["attention"] = [
+                {"position": position, "token": source_tokens[position] if source_tokens else None, "weight": weight}
+                for position, weight in step.attention
+            ]
+        steps.append(entry)
+    record = {"line": line, "log_prob": result.log_prob, "impossible_at": result.impossible_at, "steps": steps}
+    return json.dumps(record, ensure_ascii=False, allow_nan=False)
+
+
+def _with_eos(targets: Sequence[Sequence[int]], eos: int | None) -> list[list[int]]:
+    return [[*target] if eos is None else [*target, eos] for target in targets]
+
+
+def _feed(scorer: Scorer, targets: list[list[int]], sentences: Sequence[int], start: int):
+    """Feed targets together; yield per step the indices of those with a token to score, and the step's output."""
+    live = [index for index, target in enumerate(targets) if target]
+    device = scorer.device
+    states, step = scorer.start(), 0
+    rows = torch.tensor([sentences[index] for index in live], dtype=torch.long, device=device)
+    states = select_rows(states, rows)
+    while live:
+        fed = [targets[index][step - 1] if step else start for index in live]
+        rows = torch.tensor([sentences[index] for index in live], device=device)
+        output = scorer.step(torch.tensor(fed, device=device), states, rows, True)
+        yield live, output
+        step += 1
+        kept = [row for row, index in enumerate(live) if len(targets[index]) > step]
+        states = output.states
+        if len(kept) < len(live):
+            states = select_rows(states, torch.tensor(kept, dtype=torch.long, device=device))
+            live = [live[row] for row in kept]
+
+
+def _describe(
+    log_probs: Tensor,
+    forced: Sequence[int],
+    attention: Tensor | None,
+    source_lengths: Sequence[int] | None,
+    max_support: int | None,
+) -> list[ForcedStep]:
+    """Describe rows ``(rows, vocab_size)``, each with its forced token."""
+    if not len(forced):
+        return []
+    sizes = log_probs.isneginf().logical_not().sum(-1)
+    most = int(sizes.max()) if max_support is None else min(max_support, int(sizes.max()))
+    values, indices = log_probs.topk(most, dim=-1)
+    picked = log_probs.gather(1, torch.tensor(forced, device=log_probs.device).unsqueeze(1)).squeeze(1)
+    values, picked = values.double().clamp(max=0.0), picked.double().clamp(max=0.0)
+    rows = zip(forced, picked.tolist(), values.exp().tolist(), indices.tolist(), sizes.tolist())
+    weights = attention.tolist() if attention is not None else None
+    steps = []
+    for row, (token, log_prob, probs, tokens, size) in enumerate(rows):
+        attended = None
+        if weights is not None:
+            length = None if source_lengths is None else source_lengths[row]
+            attended = [(position, weight) for position, weight in enumerate(weights[row][:length]) if weight > 0]
+        support = list(zip(tokens, probs))[:size]
+        steps.append(ForcedStep(token, None if log_prob == -math.inf else log_prob, support, size, attended))
+    return steps
+
+
+def _result(steps: list[ForcedStep]) -> ForcedResult:
+    impossible = next((index for index, step in enumerate(steps) if step.log_prob is None), None)
+    log_prob = None if impossible is not None else sum((step.log_prob for step in steps), 0.0)
+    return ForcedResult(steps, log_prob, impossible)
