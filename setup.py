@@ -17,7 +17,7 @@ PTH_LINE = (
 
 
 class BuildWithPth(build_py):
-    """Also puts ``onmt_entmax.pth`` beside the package: into the wheel, or into site-packages for ``pip install -e``."""
+    """Also puts ``onmt_entmax.pth`` into the wheel, or into site-packages for ``pip install -e``."""
 
     def run(self):
         super().run()

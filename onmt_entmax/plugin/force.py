@@ -29,9 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
     add_text_argument(parser, "src", "the inputs")
     add_text_argument(parser, "tgt", "the targets to force")
-    parser.add_argument(
-        "--complete", metavar="TOKENS", help="complete this prefix, for every input, instead of a target"
-    )
+    parser.add_argument("--complete", metavar="TOKENS", help="complete this prefix of every output instead of a target")
     parser.add_argument("--beam_size", type=int, default=5, help="completions per input (default: %(default)s)")
     parser.add_argument("--max_length", type=int, default=250, help="of a completion (default: %(default)s)")
     parser.add_argument("--max_support", type=int, default=50, help="tokens listed per step (default: %(default)s)")

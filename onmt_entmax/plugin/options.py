@@ -171,7 +171,7 @@ def validate_translate(opt: Namespace) -> None:
 
 
 def _known_keys() -> set[str]:
-    """Every key that some stock command reads: one YAML often serves onmt_build_vocab, onmt_train and onmt_translate."""
+    """Every key that some stock command reads: one YAML often serves several commands."""
     import onmt.opts
     from onmt.utils.parse import ArgumentParser
 

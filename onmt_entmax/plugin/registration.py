@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 SUPPORTED = "3.5"
+REMEDY = "pip install OpenNMT-py==3.5.1"
 
 _registered = False
 
@@ -16,9 +17,7 @@ def check_version(version: str) -> None:
         RuntimeError: naming the version found and the one needed.
     """
     if re.match(rf"{re.escape(SUPPORTED)}(\.|$)", version) is None:
-        raise RuntimeError(
-            f"OpenNMT-py {version} is installed, but {SUPPORTED}.x is needed: pip install OpenNMT-py==3.5.1"
-        )
+        raise RuntimeError(f"OpenNMT-py {version} is installed, but {SUPPORTED}.x is needed: {REMEDY}")
 
 
 def is_registered() -> bool:
@@ -35,10 +34,13 @@ def register() -> None:
     global _registered
     if _registered:
         return
+    from onmt_entmax.plugin import autoload
+
+    autoload.install()  # for the filters it sets, and for child processes' sake where no .pth is read
     try:
         import onmt
     except ImportError as error:
-        raise RuntimeError(f"OpenNMT-py cannot be imported ({error}): pip install OpenNMT-py==3.5.1") from error
+        raise RuntimeError(f"OpenNMT-py cannot be imported ({error}): {REMEDY}") from error
     if _registered:  # `import onmt` was the first one, and registered by itself
         return
     check_version(onmt.__version__)

@@ -128,6 +128,13 @@ class PrefixScorer(ModelScorer):
         return self.final_states[:, sentences]
 
 
+def combine(log_probs: Tensor, average_probabilities: bool) -> Tensor:
+    """The ensemble's log-probabilities ``(...)`` from those of its members ``(members, ...)``."""
+    if average_probabilities:
+        return log_probs.exp().mean(0).log()
+    return log_probs.mean(0).log_softmax(-1)
+
+
 class EnsembleScorer:
     """Several models with one target vocabulary, each with an alpha of its own.
 
@@ -157,10 +164,7 @@ class EnsembleScorer:
             outputs.append(member.step(tokens, states[start : start + size], sentences, sorted))
             start += size
         stacked = torch.stack([output.log_probs for output in outputs])  # (members, rows, vocab_size)
-        if self.average_probabilities:
-            log_probs = stacked.exp().mean(0).log()
-        else:
-            log_probs = stacked.mean(0).log_softmax(-1)
+        log_probs = combine(stacked, self.average_probabilities)
         attentions = [output.attention for output in outputs if output.attention is not None]
         attention = torch.stack(attentions).mean(0) if attentions else None
         return StepOutput(log_probs, tuple(part for output in outputs for part in output.states), attention)

@@ -1,4 +1,4 @@
-"""The translator that stock ``onmt_translate``, the server and the Python API use: our search on any of their models."""
+"""The translator of stock ``onmt_translate``, the server and the Python API: our search on any of their models."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from onmt_entmax.plugin.models import generator_alpha
 from onmt_entmax.plugin.output import Outputs
-from onmt_entmax.plugin.scorers import build_scorer
+from onmt_entmax.plugin.scorers import build_scorer, combine
 from onmt_entmax.search.beam import beam_search
 from onmt_entmax.search.certificates import Hypothesis, SearchResult
 from onmt_entmax.search.settings import SearchSettings
@@ -147,11 +147,9 @@ class SparseTranslator(StockTranslator):
             tokens = [h.tokens + [self._tgt_eos_idx] * (h.finished or not h.tokens) for h in hypotheses]
             report["predictions"].append([torch.tensor(row, dtype=torch.long, device=device) for row in tokens])
             report["scores"].append([h.score for h in hypotheses])
+            rows = zip(hypotheses, tokens)
             report["attention"].append(
-                [
-                    torch.zeros(len(row), width) if h.attention is None else h.attention
-                    for h, row in zip(hypotheses, tokens)
-                ]
+                [torch.zeros(len(row), width) if h.attention is None else h.attention for h, row in rows]
             )
         if self.report_align:
             report["alignment"] = self._align_forward(batch, report["predictions"], report["attention"])
@@ -167,10 +165,8 @@ class SparseTranslator(StockTranslator):
         lengths = batch["srclen"].tolist()
         aligned = []
         for length, hypotheses, matrices in zip(lengths, predictions, attention):
-            rows = [
-                matrix[: len(tokens[tokens != self._tgt_eos_idx]), :length]
-                for tokens, matrix in zip(hypotheses, matrices)
-            ]
+            pairs = zip(hypotheses, matrices)
+            rows = [matrix[: int((tokens != self._tgt_eos_idx).sum()), :length] for tokens, matrix in pairs]
             aligned.append([row if row.size(0) > 0 else None for row in rows])
         return aligned
 
@@ -188,12 +184,7 @@ class SparseTranslator(StockTranslator):
             hidden, _ = model.decoder(target[:, :-1], scorer.memory, src_len=scorer.src_len)
             per_model.append(scorer.log_probs(hidden))
         stacked = torch.stack(per_model)
-        if len(members) == 1:
-            log_probs = stacked[0]
-        elif self.average_probabilities:
-            log_probs = stacked.exp().mean(0).log()
-        else:
-            log_probs = stacked.mean(0).log_softmax(-1)
+        log_probs = stacked[0] if len(members) == 1 else combine(stacked, self.average_probabilities)
         picked = log_probs.gather(2, gold.unsqueeze(-1)).squeeze(-1).double()
         return picked.masked_fill(gold == self._tgt_pad_idx, 0.0).sum(1)
 
