@@ -1,0 +1,232 @@
+"""The files that tables and figures are made from, read strictly; docs/formats.md describes them.
+
+Three kinds of JSON lines are told apart by what their first object holds: metrics (``kind``), certificates and
+examples (``line``). A result file of ``onmt_entmax evaluate`` is one JSON object with ``signatures``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+from onmt_entmax.errors import UserError
+from onmt_entmax.tasks.files import read_lines
+
+_NODE_STATUS = ("live", "finished", "dropped", "cut", "stopped")
+
+
+@dataclass
+class Metrics:
+    """One run's validations, in order of the step.
+
+    Attributes:
+        path: of the file.
+        rows: one object per validation; each has ``step``, ``loss``, ``accuracy``, ``elapsed`` and the alphas. A run
+            that was resumed has the rows of its last course only, with ``elapsed`` running on.
+    """
+
+    path: Path
+    rows: list[dict[str, Any]]
+
+    @property
+    def alphas(self) -> tuple[float, float]:
+        """Alphas of output and attention."""
+        return self.rows[-1]["alpha_output"], self.rows[-1]["alpha_attention"]
+
+    @property
+    def signature(self) -> str:
+        """How the numbers were made."""
+        return self.rows[-1].get("signature") or f"{self.path.name} (no signature)"
+
+    @property
+    def best(self) -> dict[str, Any]:
+        """The validation with the highest accuracy, the first of them on a tie: the checkpoint that is used."""
+        return max(self.rows, key=lambda row: row["accuracy"])
+
+    def series(self, key: str) -> tuple[list[float], list[float]]:
+        """Steps and values of a measure, without the validations that lack it."""
+        pairs = [(row["step"], row[key]) for row in self.rows if row.get(key) is not None]
+        return [step for step, _ in pairs], [value for _, value in pairs]
+
+
+def read_objects(path: Path) -> list[dict[str, Any]]:
+    """Read JSON lines (or a file with one JSON object over many lines).
+
+    Raises:
+        UserError: an empty file, or a line that is no JSON object, with its number.
+    """
+    lines = read_lines(path)
+    if not any(line.strip() for line in lines):
+        raise UserError(f"{path} is empty: nothing to show.")
+    objects = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except ValueError as error:
+            if number == 1 and line.lstrip().startswith("{"):
+                return [read_object(path)]
+            raise UserError(f"{path}, line {number}: not JSON ({error}).") from None
+        if not isinstance(value, dict):
+            raise UserError(f"{path}, line {number}: not a JSON object.")
+        objects.append(value)
+    return objects
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a file that holds one JSON object."""
+    text = "\n".join(read_lines(path))
+    if not text.strip():
+        raise UserError(f"{path} is empty: nothing to show.")
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON ({error}).") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: not a JSON object.")
+    return value
+
+
+def kind(record: dict[str, Any]) -> Optional[str]:
+    """Say what an object is: ``metrics``, ``result``, ``example``, ``certificate`` or None."""
+    if record.get("kind") is not None and "step" in record:
+        return "metrics"
+    if "signatures" in record:
+        return "result"
+    if "line" in record and any(key in record for key in ("tree", "steps", "attention", "certificate")):
+        return "example"
+    if "line" in record and "hypotheses" in record:
+        return "certificate"
+    return None
+
+
+def read_metrics(path: Path) -> Metrics:
+    """Read ``PREFIX_metrics.jsonl``.
+
+    Raises:
+        UserError: no validation in it, or one that lacks a field.
+    """
+    rows: list[dict[str, Any]] = []
+    before = 0.0  # time of the earlier courses of a resumed run
+    for number, row in enumerate(read_objects(path), 1):
+        if row.get("kind") != "valid":
+            continue
+        for key in ("step", "loss", "accuracy", "elapsed", "alpha_output", "alpha_attention"):
+            if not isinstance(row.get(key), (int, float)):
+                raise UserError(f"{path}, line {number}: `{key}` is missing; is this a metrics file?")
+        kept = [earlier for earlier in rows if earlier["step"] < row["step"]]
+        if rows and row["elapsed"] + before < rows[-1]["elapsed"]:
+            before = kept[-1]["elapsed"] if kept else 0.0
+        rows = [*kept, {**row, "elapsed": row["elapsed"] + before}]
+    if not rows:
+        raise UserError(f'{path}: no validation in it (objects with `kind` "valid").')
+    return Metrics(path, rows)
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """Read a result file of ``onmt_entmax evaluate``."""
+    result = read_object(path)
+    if not isinstance(result.get("signatures"), dict) or not result["signatures"]:
+        raise UserError(
+            f"{path}: no `signatures`; it must be written by `onmt_entmax evaluate ... --json {path.name}`."
+        )
+    return result
+
+
+def signature_fields(signature: str) -> dict[str, str]:
+    """Take a signature apart: ``acc|set:high|seed:1`` has ``metric`` acc, ``set`` high, ``seed`` 1."""
+    metric, *fields = signature.split("|")
+    return {"metric": metric, **{key: value for key, _, value in (field.partition(":") for field in fields)}}
+
+
+def read_examples(path: Path) -> list[dict[str, Any]]:
+    """Read an examples file or a certificates file; a certificate becomes an example with ``certificate`` alone.
+
+    Raises:
+        UserError: another kind of file, or an object that breaks the format, with the line it is about.
+    """
+    examples = []
+    for record in read_objects(path):
+        what = kind(record)
+        if what == "certificate":
+            record = {"line": record["line"], "certificate": record}
+        elif what != "example":
+            raise UserError(f"{path}: neither examples nor certificates (no `tree`, `steps` or `hypotheses`).")
+        _check_example(f"{path}, input line {record['line']}", record)
+        examples.append(record)
+    return examples
+
+
+def pick(path: Path, line: Optional[int], wanted: Callable[[dict[str, Any]], bool], needs: str) -> dict[str, Any]:
+    """Read one example: that of an input line, or the first that has what is needed.
+
+    Args:
+        path: of the examples.
+        line: number of the input line; None for the first that fits.
+        wanted: whether an example has what is needed.
+        needs: in words, for the message.
+    """
+    examples = read_examples(path)
+    if line is not None:
+        examples = [example for example in examples if example["line"] == line]
+        if not examples:
+            raise UserError(f"{path}: no input line {line}.")
+    found = next((example for example in examples if wanted(example)), None)
+    if found is None:
+        raise UserError(f"{path}: no example{f' of line {line}' if line else ''} with {needs}.")
+    return found
+
+
+def attention_of(example: dict[str, Any]) -> Optional[tuple[list[str], list[str], list[list[float]]]]:
+    """Source tokens, target tokens and weights ``(target, source)`` of an example, or None without attention.
+
+    They come from ``attention``, or from the non-zeros that forced decoding lists in ``steps``.
+    """
+    if example.get("attention"):
+        block = example["attention"]
+        return example["source"], block["target"], block["weights"]
+    steps = example.get("steps") or []
+    if not steps or any(step.get("attention") is None for step in steps):
+        return None
+    entries = [entry for step in steps for entry in step["attention"]]
+    source = example.get("source")
+    if source is None:
+        texts = {entry["position"]: entry["token"] for entry in entries if entry.get("token") is not None}
+        source = [texts.get(position, "?") for position in range(1 + max(entry["position"] for entry in entries))]
+    weights = [[0.0] * len(source) for _ in steps]
+    for row, step in zip(weights, steps):
+        for entry in step["attention"]:
+            row[entry["position"]] = entry["weight"]
+    return source, [step["token"] for step in steps], weights
+
+
+def _check_example(where: str, example: dict[str, Any]) -> None:
+    source = example.get("source")
+    for index, node in enumerate(example.get("tree") or []):
+        parent = node.get("parent") if isinstance(node, dict) else -1
+        if (parent is None) != (index == 0) or (parent is not None and not 0 <= parent < index):
+            raise UserError(f"{where}: node {index} of `tree` comes before its parent, or has none.")
+        if node.get("status") not in _NODE_STATUS or not isinstance(node.get("log_prob"), (int, float)):
+            raise UserError(f"{where}: node {index} of `tree` needs `log_prob` and a `status` of {_NODE_STATUS}.")
+    for step in example.get("steps") or []:
+        if not all(key in step for key in ("token", "prob", "support", "support_size")):
+            raise UserError(f"{where}: an entry of `steps` needs `token`, `prob`, `support` and `support_size`.")
+    block = example.get("attention")
+    if block:
+        if not isinstance(source, list):
+            raise UserError(f"{where}: `attention` needs `source`, the list of source tokens.")
+        shape = _shape(block.get("weights"))
+        if shape != (len(block.get("target", ())), len(source)):
+            raise UserError(
+                f"{where}: `weights` are {shape}, for {len(block.get('target', ()))} target and {len(source)} source "
+                "tokens."
+            )
+
+
+def _shape(rows: Optional[Sequence[Sequence[float]]]) -> tuple[int, int]:
+    widths = {len(row) for row in rows or ()}
+    return len(rows or ()), widths.pop() if len(widths) == 1 else -1

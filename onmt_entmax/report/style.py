@@ -1,0 +1,122 @@
+"""The look of all figures, and how they are saved.
+
+Lines differ in lightness, dash and marker as well as in hue (Okabe and Ito's colours), so they can be told apart in
+grey and by the colour-blind. Sizes are those at which a figure is read: 6.3 inches is a page's text width.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+from matplotlib.figure import Figure
+
+from onmt_entmax.errors import UserError, choices
+from onmt_entmax.version import __version__
+
+PAGE = 6.3  # inches
+COLUMN = 3.1
+POINTS = 72  # per inch
+SUFFIXES = (".png", ".svg", ".pdf")
+INK, SOFT, FAINT = "#111111", "#6b6b6b", "#d5d5d5"
+ACCENT = "#0072B2"
+WARN = "#B34700"
+# (colour, dash, marker), from dark to light
+LINES = (
+    ("#000000", "-", "o"),
+    ("#0072B2", (0, (5, 1.5)), "s"),
+    ("#D55E00", (0, (1.5, 1)), "^"),
+    ("#009E73", (0, (6, 1.5, 1.5, 1.5)), "D"),
+    ("#CC79A7", (0, (3, 1, 1, 1, 1, 1)), "v"),
+    ("#E69F00", (0, (8, 3)), "X"),
+    ("#56B4E9", (0, (2, 3)), "P"),
+)
+RC = {
+    "font.size": 8,
+    "axes.titlesize": 8.5,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 7.5,
+    "legend.fontsize": 7.5,
+    "legend.frameon": False,
+    "legend.handlelength": 2.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": SOFT,
+    "axes.linewidth": 0.7,
+    "axes.axisbelow": True,
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.6,
+    "xtick.color": SOFT,
+    "ytick.color": SOFT,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "lines.linewidth": 1.5,
+    "lines.markersize": 3.5,
+    "text.hinting": "none",  # widths are measured before, at another resolution
+    "svg.fonttype": "path",
+    "svg.hashsalt": "onmt_entmax",
+    "pdf.fonttype": 3,
+}
+
+
+def line_style(index: int) -> dict[str, object]:
+    """Colour, dash and marker of the n-th line; after seven they repeat with hollow markers."""
+    color, dash, marker = LINES[index % len(LINES)]
+    style = {"color": color, "linestyle": dash, "marker": marker}
+    return {**style, "markerfacecolor": "white"} if index >= len(LINES) else style
+
+
+def check_output(path: Path) -> None:
+    """Refuse an output file whose suffix is none of ours, before any work is done."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise UserError(f"Invalid setting for `output`: {path}. {choices('*' + suffix for suffix in SUFFIXES)}")
+
+
+def save(figure: Figure, path: Path, signatures: Iterable[str] = ()) -> None:
+    """Write a figure, whole or not at all; the signatures of its numbers go into the file's metadata.
+
+    Args:
+        figure: to write.
+        path: its suffix chooses the format: .png (200 dots per inch), .svg or .pdf.
+        signatures: how the numbers shown were made.
+    """
+    check_output(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    suffix = path.suffix.lower()
+    about = "; ".join(dict.fromkeys(signatures)) or "no signature"
+    creator = f"onmt_entmax {__version__}"
+    metadata = {
+        ".png": {"Description": about, "Software": creator},
+        ".svg": {"Description": about, "Creator": creator, "Date": None},
+        ".pdf": {"Subject": about, "Creator": creator, "CreationDate": None},
+    }[suffix]
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=suffix)
+    os.close(handle)
+    try:
+        with matplotlib.rc_context(RC):
+            figure.savefig(temporary, dpi=200, metadata=metadata, facecolor="white")
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+
+
+def alpha_name(alpha: float) -> str:
+    """The paper's name of a mapping: softmax, sparsemax or ``1.5-entmax``."""
+    return {1.0: "softmax", 2.0: "sparsemax"}.get(float(alpha), f"{alpha:g}-entmax")
+
+
+def alphas_name(output: float, attention: float) -> str:
+    """Name a model by its alphas: one name where they are equal."""
+    if output == attention:
+        return alpha_name(output)
+    return f"output {output:g}, attention {attention:g}"

@@ -1,0 +1,94 @@
+"""Small helpers for showing tokens and numbers as text."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Sequence
+
+EOS = "</s>"
+SPECIAL = ("<s>", EOS, "<unk>", "<blank>")
+
+
+def visible(token: str) -> str:
+    """Make every character of a token visible: blanks as ``␣``, controls and unassigned ones as ``⟨u+2028⟩``."""
+    return "".join(_visible_character(character) for character in token)
+
+
+def _visible_character(character: str) -> str:
+    if character in " \u2581":  # a blank, and SentencePiece's mark of one
+        return "␣"
+    joins = character in "\u200c\u200d"  # zero-width (non-)joiners shape the letters around them
+    if not joins and (unicodedata.category(character)[0] in "CZ"):
+        return f"⟨u+{ord(character):04x}⟩"
+    return character
+
+
+def is_characters(tokens: Sequence[str]) -> bool:
+    """Tell whether a target is spelt one character per token (inflection), so that it is shown without blanks."""
+    plain = [token for token in tokens if token not in SPECIAL and not token.startswith("<u+")]
+    return bool(plain) and all(len(token) == 1 for token in plain)
+
+
+def join(tokens: Sequence[str], characters: bool) -> str:
+    """Join tokens for reading: characters without blanks, words with one, ``</s>`` always apart.
+
+    Subword pieces keep their marks (``@@``): a picture shows what the model chooses from.
+    """
+    text = ""
+    for token in tokens:
+        apart = not characters or token == EOS
+        text += (" " if text and apart else "") + visible(token)
+    return text
+
+
+def cells(text: str) -> int:
+    """Width in a terminal: wide characters (Chinese, Japanese, Korean) take two cells, combining ones none."""
+    width = 0
+    for character in text:
+        if unicodedata.category(character) in ("Mn", "Me", "Cf"):
+            continue
+        width += 2 if unicodedata.east_asian_width(character) in "WF" else 1
+    return width
+
+
+def shorten(text: str, width: int) -> str:
+    """Cut the middle of a text so that it fits in ``width`` cells."""
+    if cells(text) <= width:
+        return text
+    head, tail = "", ""
+    while cells(head) + cells(tail) + 1 < width:
+        kept = len(head) + len(tail)
+        if len(tail) < len(head):
+            tail = text[len(text) - len(tail) - 1 :]
+        else:
+            head = text[: len(head) + 1]
+        if len(head) + len(tail) <= kept:
+            break
+    return head.rstrip() + "…" + tail.lstrip()
+
+
+def percent(probability: float) -> str:
+    """Format a probability; only exactly 0 and 1 are shown as 0% and 100%, as zeros are the point."""
+    if probability == 0:
+        return "0%"
+    if probability >= 1:
+        return "100%"
+    if probability < 0.001:
+        return "<0.1%"
+    if probability > 0.999:
+        return ">99.9%"
+    return f"{100 * probability:.1f}%"
+
+
+def percent_of_log(log_prob: float) -> str:
+    """Format the probability of a log-probability, down to powers of ten where it is tiny."""
+    if log_prob > math.log(0.001):
+        return percent(math.exp(min(log_prob, 0.0)))
+    exponent = log_prob / math.log(10)
+    return f"1e{math.floor(exponent):d}"
+
+
+def count(number: int, noun: str, plural: str = "") -> str:
+    """``1 string``, ``2 strings``, ``17,993 strings``; ``plural`` for nouns that do not take an s."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

@@ -1,0 +1,215 @@
+"""From a search to a tree of segments: what a picture of it shows, whatever draws the picture.
+
+A segment is a stretch of tokens without a choice inside it. The tree comes from the prefixes that a search recorded, or
+from the finished hypotheses of a certificate, whose common prefixes make a tree too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from onmt_entmax.errors import UserError
+from onmt_entmax.report.text import EOS, count, is_characters, join, percent, percent_of_log
+
+MAX_LEAVES = 16
+
+
+@dataclass
+class Segment:
+    """A stretch of tokens without a choice that is shown.
+
+    Attributes:
+        tokens: in order; empty only for a root that branches at once.
+        branch: probability of entering it, given what precedes; None for the root.
+        log_prob: of the whole prefix up to its end.
+        status: of its last prefix: ``finished``, ``live``, ``dropped``, ``cut``, ``stopped``.
+        children: what may follow, the most probable first.
+        hidden: continuations inside it or at its end that are not shown.
+    """
+
+    tokens: list[str]
+    branch: Optional[float]
+    log_prob: float
+    status: str
+    children: list[Segment] = field(default_factory=list)
+    hidden: int = 0
+
+    def leaves(self) -> Iterator[Segment]:
+        """All segments without a child, in the order shown."""
+        if not self.children:
+            yield self
+        for child in self.children:
+            yield from child.leaves()
+
+
+@dataclass
+class Tree:
+    """What to draw of one search.
+
+    Attributes:
+        root: the first segment.
+        characters: whether tokens are characters, joined without blanks.
+        notices: what is left out, in sentences.
+        statement: the certificate in a sentence or two.
+        certified: whether the best hypothesis is known to be the best.
+        source: tokens of the input, or None.
+    """
+
+    root: Segment
+    characters: bool
+    notices: list[str]
+    statement: str
+    certified: bool
+    source: Optional[list[str]] = None
+
+    def text(self, segment: Segment) -> str:
+        """The tokens of a segment as they are shown."""
+        return join(segment.tokens, self.characters)
+
+
+@dataclass
+class _Node:
+    token: str
+    log_prob: float
+    status: str
+    children: list[_Node] = field(default_factory=list)
+
+
+def tree_of(example: dict[str, Any], max_leaves: int = MAX_LEAVES) -> Tree:
+    """Make the tree of an example: of its ``tree``, or else of its certificate's hypotheses.
+
+    Args:
+        example: with ``tree``, ``certificate`` or both.
+        max_leaves: show at most this many ends: the finished ones first, the most probable of each kind.
+    """
+    certificate = example.get("certificate") or {}
+    if example.get("tree"):
+        root = _from_nodes(example["tree"])
+    elif certificate.get("hypotheses"):
+        root = _from_hypotheses(certificate["hypotheses"], bool(certificate.get("complete")))
+    else:
+        raise UserError(f"input line {example['line']}: neither a search tree nor a hypothesis to show.")
+    shown, finished, given_up = _prune(root, max_leaves)
+    segment = _segment(root, None, shown)
+    notices = []
+    if finished:
+        notices.append(f"{count(finished, 'finished string')} of lower probability not shown.")
+    if given_up:
+        notices.append(f"{count(given_up, 'prefix', 'prefixes')} that the search gave up not shown.")
+    statement, certified = certificate_statement(certificate)
+    tokens = [node.token for node in _walk(root)]
+    return Tree(segment, is_characters(tokens), notices, statement, certified, example.get("source"))
+
+
+def certificate_statement(certificate: dict[str, Any]) -> tuple[str, bool]:
+    """Say in words what a certificate certifies.
+
+    Returns:
+        The statement, and whether the best hypothesis is certified.
+    """
+    if not certificate:
+        return "No certificate was asked for.", False
+    if certificate.get("reason"):
+        return f"No certificate: {certificate['reason']}.", False
+    prefix = " after the forced prefix" if certificate.get("conditional_on_prefix") else ""
+    if certificate.get("complete"):
+        found = certificate.get("found") or len(certificate["hypotheses"])
+        if found == 1:
+            return f"Certificate: complete. This one string has all the probability{prefix}.", True
+        return f"Certificate: complete. These are all strings of non-zero probability{prefix}.", True
+    lost, found = certificate.get("best_dropped_log_prob"), certificate.get("mass_found")
+    mass = "" if found is None else f" Finished strings hold {percent(found)} of the probability{prefix}."
+    bound = "" if lost is None else f" (of at most {percent_of_log(lost)} each)"
+    if certificate.get("optimal"):
+        return (
+            f"Certificate: optimal. None of what was given up{bound} is more probable than the best string.{mass}",
+            True,
+        )
+    return f"Not certified: what was given up{bound} may hold a more probable string.{mass}", False
+
+
+def _from_nodes(nodes: Sequence[dict[str, Any]]) -> _Node:
+    made = [_Node(node["token"], node["log_prob"], node["status"]) for node in nodes]
+    for node, entry in zip(made[1:], nodes[1:]):
+        made[entry["parent"]].children.append(node)
+    return made[0]
+
+
+def _from_hypotheses(hypotheses: Sequence[dict[str, Any]], complete: bool) -> _Node:
+    """Join hypotheses at their common prefixes; a prefix has the probability of all its hypotheses together.
+
+    That is the prefix's own probability where the certificate is complete, and a lower bound of it otherwise.
+    """
+    root = _Node("<s>", 0.0, "live")
+    for hypothesis in hypotheses:
+        node = root
+        tokens = [*hypothesis["tokens"], *([EOS] if hypothesis["finished"] else [])]
+        for token in tokens:
+            child = next((child for child in node.children if child.token == token), None)
+            if child is None:
+                child = _Node(token, -math.inf, "live")
+                node.children.append(child)
+            node = child
+        node.status = "finished" if hypothesis["finished"] else "stopped"
+        node.log_prob = hypothesis["log_prob"]
+    for node in reversed(list(_walk(root))):
+        if node.children:
+            total = math.fsum(math.exp(child.log_prob) for child in node.children)
+            node.log_prob = math.log(total) if total > 0 else max(child.log_prob for child in node.children)
+    if complete:
+        root.log_prob = 0.0
+    return root
+
+
+def _walk(root: _Node) -> Iterator[_Node]:
+    """All nodes, parents first, without recursion: a path may have hundreds of tokens."""
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack += reversed(node.children)
+
+
+def _prune(root: _Node, max_leaves: int) -> tuple[set[int], int, int]:
+    """Choose the nodes to show: the paths to the best leaves, finished ones first.
+
+    Returns:
+        Identities of the nodes to show; how many finished leaves and how many others are left out.
+    """
+    parents: dict[int, _Node] = {}
+    leaves = []
+    for node in _walk(root):
+        for child in node.children:
+            parents[id(child)] = node
+        if not node.children:
+            leaves.append(node)
+    ranked = sorted(leaves, key=lambda leaf: (leaf.status != "finished", -leaf.log_prob))
+    shown: set[int] = set()
+    for leaf in ranked[:max_leaves]:
+        node: Optional[_Node] = leaf
+        while node is not None and id(node) not in shown:
+            shown.add(id(node))
+            node = parents.get(id(node))
+    rest = ranked[max_leaves:]
+    finished = sum(leaf.status == "finished" for leaf in rest)
+    return shown, finished, len(rest) - finished
+
+
+def _segment(node: _Node, parent: Optional[_Node], shown: set[int]) -> Segment:
+    """Join nodes up to the next choice that is shown."""
+    branch = None if parent is None else math.exp(min(node.log_prob - parent.log_prob, 0.0))
+    tokens = [] if parent is None else [node.token]
+    hidden = 0
+    while True:
+        children = [child for child in node.children if id(child) in shown]
+        hidden += len(node.children) - len(children)
+        if len(children) != 1:
+            break
+        node = children[0]
+        tokens.append(node.token)
+    children.sort(key=lambda child: -child.log_prob)
+    made = [_segment(child, node, shown) for child in children]
+    return Segment(tokens, branch, node.log_prob, node.status, made, hidden)
