@@ -10,9 +10,13 @@ import copy
 
 import torch
 from onmt.decoders.decoder import InputFeedRNNDecoder, StdRNNDecoder
+from onmt.modules.stacked_rnn import StackedLSTM
+from onmt.utils.logging import logger
 from torch import Tensor, nn
 
 from onmt_entmax.model.attention import GlobalAttention, SourceMask
+from onmt_entmax.model.kernels import dropout_factors
+from onmt_entmax.model.unrolled import Plan, unroll
 
 ALPHA_OF_FUNCTION = {"softmax": 1.0, "entmax15": 1.5, "sparsemax": 2.0}
 
@@ -31,6 +35,19 @@ def _replacement(stock, alpha: float | str) -> GlobalAttention:
         ours = GlobalAttention(stock.dim, hasattr(stock, "linear_cover"), stock.attn_type, alpha)
     ours.load_state_dict(stock.state_dict(), strict=alpha != "learned")
     return ours
+
+
+def _reason_for_dtype(*tensors: Tensor) -> str | None:
+    """Why these tensors can't go through the unrolled function, or None."""
+    try:
+        mixed = torch.is_autocast_enabled(tensors[0].device.type)
+    except TypeError:  # torch 2.2 has one function per device
+        mixed = torch.is_autocast_enabled() or torch.is_autocast_cpu_enabled()
+    if mixed:
+        return "mixed precision"
+    if any(tensor.dtype not in (torch.float32, torch.float64) for tensor in tensors):
+        return "half precision"
+    return None
 
 
 class _WithOurAttention:
@@ -65,7 +82,7 @@ class StandardDecoder(_WithOurAttention, StdRNNDecoder):
         """As in OpenNMT-py, which crashes here with a context gate (it views a transposed tensor)."""
         emb = self.embeddings(tgt)  # (batch, tgt_len, embedding)
         hidden = self.state["hidden"]
-        rnn_out, state = self.rnn(emb, hidden if isinstance(self.rnn, nn.LSTM) else hidden[0])
+        rnn_out, state = self.rnn(emb, hidden[0] if isinstance(self.rnn, nn.GRU) else hidden)
         outputs, attns = rnn_out, {}
         if self.attn is not None:
             outputs, attns["std"] = self.attn(rnn_out, enc_out, src_len=src_len)
@@ -76,7 +93,15 @@ class StandardDecoder(_WithOurAttention, StdRNNDecoder):
 
 
 class InputFeedDecoder(_WithOurAttention, InputFeedRNNDecoder):
-    """OpenNMT-py's input-feeding decoder (Luong et al. 2015): each step also reads the previous attentional output."""
+    """OpenNMT-py's input-feeding decoder (Luong et al. 2015): each step also reads the previous attentional output.
+
+    With LSTM layers and dot or general attention all steps run in one autograd function (``unrolled.py``); everything
+    else runs step by step, and the log says why.
+    """
+
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self._reasons_told: set[str] = set()
 
     def forward(self, tgt: Tensor, enc_out: Tensor, src_len: Tensor | None = None, step=None, **kwargs):
         """Run the decoder over given target tokens.
@@ -93,7 +118,9 @@ class InputFeedDecoder(_WithOurAttention, InputFeedRNNDecoder):
             ``copy`` (not masked by length, as in OpenNMT-py).
         """
         emb = self.embeddings(tgt)  # (batch, tgt_len, embedding)
-        outputs, probs = self._unroll_by_steps(emb, enc_out, SourceMask.from_lengths(src_len, enc_out.size(1)))
+        mask = SourceMask.from_lengths(src_len, enc_out.size(1))
+        unroll = self._unroll_at_once if self._may_unroll_at_once(emb, enc_out) else self._unroll_by_steps
+        outputs, probs = unroll(emb, enc_out, mask)
         attns = {}
         if probs is not None:
             attns["std"] = probs
@@ -107,6 +134,61 @@ class InputFeedDecoder(_WithOurAttention, InputFeedRNNDecoder):
         self.state["input_feed"] = outputs[:, -1].unsqueeze(0)
         self.state["coverage"] = attns["coverage"][:, -1].unsqueeze(0) if self._coverage else None
         return outputs, attns
+
+    def _may_unroll_at_once(self, emb: Tensor, memory: Tensor) -> bool:
+        if emb.size(1) == 1 and not torch.is_grad_enabled():
+            return False  # one step of a search: nothing to gain
+        reason = self._reason_for_steps() or _reason_for_dtype(emb, memory)
+        if reason and reason not in self._reasons_told:
+            self._reasons_told.add(reason)
+            logger.info("The input-feeding decoder runs step by step: %s.", reason)
+        return reason is None
+
+    def _reason_for_steps(self) -> str | None:
+        """Why this decoder can't be unrolled in one function, or None."""
+        if not isinstance(self.rnn, StackedLSTM):
+            return "only LSTM layers are unrolled at once"
+        if self.attn is None or self.attn.attn_type == "mlp":
+            return "only dot and general attention are unrolled at once"
+        if self.attn.learned_alpha is not None:
+            return "the attention's alpha is learned"
+        if self.context_gate is not None:
+            return "it has a context gate"
+        linear = [self.attn.linear_out] + ([self.attn.linear_in] if self.attn.attn_type == "general" else [])
+        if any(type(cell) is not nn.LSTMCell for cell in self.rnn.layers) or any(
+            type(layer) is not nn.Linear for layer in linear
+        ):
+            return "some of its layers were replaced (quantised, or adapted)"
+        return None
+
+    def _unroll_at_once(self, emb: Tensor, memory: Tensor, mask: SourceMask) -> tuple[Tensor, Tensor]:
+        """What :meth:`_unroll_by_steps` computes, in one autograd function."""
+        dropout = None
+        if self.training and (self.dropout.p > 0 or self.rnn.dropout.p > 0):
+            dropout = self._dropout_factors(emb)
+        hidden, cell = self.state["hidden"]
+        w_context, w_query = self.attn.linear_out.weight.split(self.hidden_size, 1)
+        outputs, probs, hidden, cell = unroll(
+            Plan(self.attn.alpha, mask, dropout),
+            emb,
+            self.attn.keys(memory),
+            memory @ w_context.t(),
+            w_query,
+            (self.state["input_feed"].squeeze(0), hidden, cell),
+            [(cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh) for cell in self.rnn.layers],
+        )
+        self.state["hidden"] = (hidden, cell)
+        return outputs, probs
+
+    def _dropout_factors(self, emb: Tensor) -> Tensor:
+        """Factors ``(tgt_len, layers, batch, hidden)``: between layers, and last of the attentional output."""
+        shape = (emb.size(1), self.num_layers, emb.size(0), self.hidden_size)
+        between, output = self.rnn.dropout.p, self.dropout.p
+        if between == output or self.num_layers == 1:
+            return dropout_factors(emb, shape, output)
+        shape = (shape[0], 1, *shape[2:])
+        parts = [dropout_factors(emb, shape, between) for _ in range(self.num_layers - 1)]
+        return torch.cat([*parts, dropout_factors(emb, shape, output)], 1)
 
     def _unroll_by_steps(self, emb: Tensor, memory: Tensor, mask: SourceMask) -> tuple[Tensor, Tensor | None]:
         """Outputs and attention, one step after the other; leaves the new recurrent state in ``self.state``."""

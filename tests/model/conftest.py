@@ -6,5 +6,5 @@ import warnings
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    import onmt  # noqa: F401
+    import onmt
     import onmt.trainer  # noqa: F401

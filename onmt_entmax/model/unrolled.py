@@ -1,0 +1,204 @@
+"""All steps of an input-feeding LSTM decoder as one autograd function, with products as large as can be.
+
+Stock code builds the graph of every step from small operations. Here the embedding's part of the first layer's gates is
+one product for all steps, keys and values of the attention are projected once per sentence (by the caller), and the
+backward pass goes back through the steps for the gradients of activations only: each weight's gradient is one product
+over all steps at the end.
+
+Shapes: T target steps, B sentences, S source positions, H hidden units, L layers, E embedding size. Buffers are
+time-first. ``inputs[l]`` is ``(T + 1, B, 2H)``: row t holds what layer l reads at step t besides the embedding, the
+output of the layer below (for the first layer the fed-back attentional output) beside the layer's own previous output.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from onmt_entmax.entmax import entmax_backward, entmax_forward
+from onmt_entmax.model.attention import SourceMask
+from onmt_entmax.model.kernels import cell_backward, cell_forward, local_slopes, tanh_
+
+
+class Plan(NamedTuple):
+    """What is constant over the steps and not differentiated.
+
+    Attributes:
+        alpha: of the attention.
+        mask: which source positions may be attended to.
+        dropout: factors ``(T, L, B, H)``: 0 or 1 / (1 - p); the last layer's apply to the attentional output, the
+            others between the layers. None: no dropout.
+    """
+
+    alpha: float
+    mask: SourceMask
+    dropout: Tensor | None
+
+
+def unroll(plan: Plan, emb: Tensor, keys: Tensor, values: Tensor, w_query: Tensor, state: tuple, cells: list) -> tuple:
+    """Run the decoder over all target steps, differentiably if anything requires a gradient.
+
+    Args:
+        plan: see :class:`Plan`.
+        emb: target embeddings, ``(B, T, E)``.
+        keys: ``(B, S, H)``; the score of a position is its key times the recurrent output.
+        values: ``(B, S, H)``, memory times the context's half of the output matrix.
+        w_query: ``(H, H)``, the recurrent output's half of the output matrix.
+        state: fed-back output ``(B, H)``, hidden ``(L, B, H)``, cell ``(L, B, H)``, before the first step.
+        cells: per layer the four tensors of an ``nn.LSTMCell``: w_ih, w_hh, b_ih, b_hh.
+
+    Returns:
+        Outputs ``(B, T, H)``, attention ``(B, T, S)``, last hidden and cell ``(L, B, H)``.
+    """
+    return _Unroll.apply(plan, emb, keys, values, w_query, *state, *(tensor for cell in cells for tensor in cell))
+
+
+def _recurrent_weights(cells: list) -> list[Tensor]:
+    """Per layer ``(4H, 2H)``: weights of what comes from below (without the embedding) beside the layer's own."""
+    hidden = cells[0][1].size(1)
+    return [torch.cat([w_ih[:, -hidden:], w_hh], 1) for w_ih, w_hh, _, _ in cells]
+
+
+class _Unroll(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, plan, emb, keys, values, w_query, feed, hidden, cell, *weights):
+        ctx.set_materialize_grads(False)
+        layers = len(weights) // 4
+        cells = [weights[4 * i : 4 * i + 4] for i in range(layers)]
+        batch, steps, size = emb.size(0), emb.size(1), feed.size(-1)
+        weight = [w.t().contiguous() for w in _recurrent_weights(cells)]  # (2H, 4H): the faster order on a CPU
+        bias = [b_ih + b_hh for _, _, b_ih, b_hh in cells]
+
+        emb = emb.transpose(0, 1).contiguous()  # (T, B, E)
+        w_emb = cells[0][0][:, : emb.size(2)]
+        first = torch.addmm(bias[0], emb.view(-1, emb.size(2)), w_emb.t()).view(steps, batch, 4 * size)
+        gates = [first] + [emb.new_empty(steps, batch, 4 * size) for _ in range(layers - 1)]
+        inputs = [emb.new_empty(steps + 1, batch, 2 * size) for _ in range(layers)]
+        memories = [emb.new_empty(steps + 1, batch, size) for _ in range(layers)]  # cell states
+        squashed = [emb.new_empty(steps, batch, size) for _ in range(layers)]  # their tanh
+        attended = emb.new_empty(steps, batch, size)  # the attentional output before dropout
+        probs = emb.new_empty(steps, batch, keys.size(1))
+        inputs[0][0, :, :size] = feed
+        for i in range(layers):
+            inputs[i][0, :, size:] = hidden[i]
+            memories[i][0] = cell[i]
+
+        hide = None
+        if plan.mask.padding is not None:
+            hide = emb.new_zeros(batch, 1, keys.size(1)).masked_fill_(plan.mask.padding.unsqueeze(1), -float("inf"))
+        keys_t, w_query_t = keys.transpose(1, 2), w_query.t().contiguous()
+        for t in range(steps):
+            for i in range(layers):
+                gate, out = gates[i][t], inputs[i][t + 1, :, size:]
+                if i == 0:
+                    gate.addmm_(inputs[0][t], weight[0])
+                else:
+                    below, into = inputs[i - 1][t + 1, :, size:], inputs[i][t, :, :size]
+                    if plan.dropout is None:
+                        into.copy_(below)
+                    else:
+                        torch.mul(below, plan.dropout[t, i - 1], out=into)
+                    torch.addmm(bias[i], inputs[i][t], weight[i], out=gate)
+                cell_forward(gate, memories[i][t], memories[i][t + 1], squashed[i][t], out)
+            query = out.unsqueeze(1)  # (B, 1, H)
+            scores = torch.bmm(query, keys_t) if hide is None else torch.baddbmm(hide, query, keys_t)
+            row = plan.mask.clear(entmax_forward(scores, plan.alpha))  # (B, 1, S)
+            probs[t] = row.squeeze(1)
+            result = attended[t]
+            torch.bmm(row, values, out=result.unsqueeze(1))
+            tanh_(result.addmm_(out, w_query_t))
+            if plan.dropout is None:
+                inputs[0][t + 1, :, :size] = result
+            else:
+                torch.mul(result, plan.dropout[t, -1], out=inputs[0][t + 1, :, :size])
+
+        ctx.plan = plan
+        ctx.save_for_backward(
+            emb, keys, values, w_query, attended, probs, *weights, *gates, *inputs, *memories, *squashed
+        )
+        outputs = inputs[0][1:, :, :size].transpose(0, 1).contiguous()  # (B, T, H)
+        last_hidden = torch.stack([tensor[-1, :, size:] for tensor in inputs])
+        last_cell = torch.stack([tensor[-1] for tensor in memories])
+        return outputs, probs.transpose(0, 1).contiguous(), last_hidden, last_cell
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, d_outputs, d_probs, d_last_hidden, d_last_cell):
+        plan = ctx.plan
+        emb, keys, values, w_query, attended, probs, *rest = ctx.saved_tensors
+        layers = len(rest) // 8
+        cells = [rest[4 * i : 4 * i + 4] for i in range(layers)]
+        gates, inputs, memories, squashed = (rest[(4 + k) * layers : (5 + k) * layers] for k in range(4))
+        steps, batch, size = attended.shape
+        weight = _recurrent_weights(cells)  # (4H, 2H)
+        values_t = values.transpose(1, 2)
+        empty = None if plan.mask.not_empty is None else ~plan.mask.not_empty.unsqueeze(1)
+
+        # d_gates starts as what each gate's gradient has besides its factor, and becomes the gradient step by step
+        slopes = [local_slopes(gates[i], memories[i][:-1], squashed[i]) for i in range(layers)]
+        d_gates = [pair[0] for pair in slopes]
+        d_cell = _states(d_last_cell, attended, layers)
+        d_inputs = [attended.new_zeros(batch, 2 * size) for _ in range(layers)]  # of the step after this one
+        for i, d_hidden in enumerate(_states(d_last_hidden, attended, layers)):
+            d_inputs[i][:, size:] = d_hidden
+        d_attended = 1 - attended * attended  # becomes the gradient before the tanh
+        if plan.dropout is not None:
+            d_attended *= plan.dropout[:, -1]
+        d_scores = torch.empty_like(probs)
+        d_probs = None if d_probs is None else d_probs.transpose(0, 1)
+
+        for t in range(steps - 1, -1, -1):
+            d_output = d_inputs[0][:, :size]
+            if d_outputs is not None:
+                d_output = d_output + d_outputs[:, t]
+            d_result = d_attended[t].mul_(d_output)  # (B, H)
+            d_row = torch.bmm(d_result.unsqueeze(1), values_t)  # (B, 1, S)
+            if d_probs is not None:
+                d_row += d_probs[t].unsqueeze(1)
+            d_score = entmax_backward(probs[t].unsqueeze(1), d_row, plan.alpha)
+            if empty is not None:
+                d_score = d_score.masked_fill(empty, 0)
+            d_scores[t] = d_score.squeeze(1)
+            d_hidden = torch.addmm(d_inputs[-1][:, size:], d_result, w_query)
+            d_hidden.unsqueeze(1).baddbmm_(d_score, keys)
+            for i in range(layers - 1, -1, -1):
+                cell_backward(d_gates[i][t], slopes[i][1][t], gates[i][t], d_hidden, d_cell[i])
+                torch.mm(d_gates[i][t], weight[i], out=d_inputs[i])
+                if i > 0:
+                    d_below = d_inputs[i][:, :size]
+                    own = d_inputs[i - 1][:, size:]
+                    if plan.dropout is None:
+                        d_hidden = own + d_below
+                    else:
+                        d_hidden = torch.addcmul(own, d_below, plan.dropout[t, i - 1])
+
+        query = inputs[-1][1:, :, size:]  # (T, B, H)
+        d_keys = torch.bmm(d_scores.permute(1, 2, 0), query.transpose(0, 1))
+        d_values = torch.bmm(probs.permute(1, 2, 0), d_attended.transpose(0, 1))
+        d_w_query = d_attended.view(-1, size).t() @ query.reshape(-1, size)
+        d_emb = None
+        if ctx.needs_input_grad[1]:
+            d_emb = d_gates[0].view(-1, 4 * size) @ cells[0][0][:, : emb.size(2)]
+            d_emb = d_emb.view(steps, batch, -1).transpose(0, 1)
+        d_weights = []
+        for i in range(layers):
+            flat = d_gates[i].view(-1, 4 * size)
+            product = flat.t() @ inputs[i][:-1].view(-1, 2 * size)  # (4H, 2H)
+            d_w_ih = product[:, :size]
+            if i == 0:
+                d_w_ih = torch.cat([flat.t() @ emb.view(-1, emb.size(2)), d_w_ih], 1)
+            d_bias = flat.sum(0)
+            d_weights += [d_w_ih, product[:, size:], d_bias, d_bias]
+        d_hidden = torch.stack([d_input[:, size:] for d_input in d_inputs])
+        d_feed = d_inputs[0][:, :size]
+        return None, d_emb, d_keys, d_values, d_w_query, d_feed, d_hidden, torch.stack(d_cell), *d_weights
+
+
+def _states(gradient: Tensor | None, like: Tensor, layers: int) -> list[Tensor]:
+    """One gradient ``(B, H)`` per layer, ours to change; zeros where there is none."""
+    if gradient is None:
+        return [torch.zeros_like(like[0]) for _ in range(layers)]
+    return [part.clone() for part in gradient]
