@@ -37,7 +37,9 @@ def merge(scores: Tensor, tokens: Tensor, penalty: Tensor | None, counts: list[i
     tokens = tokens.view(sentences, most * width)
     ranks = logs if penalty is None else (scores - penalty.unsqueeze(1)).view(sentences, most * width)
     keep = min(keep, most * width)
-    best, places = ranks.topk(keep, dim=-1)  # (sentences, keep)
+    # Stable, so that ties fall the same way whatever else is in the batch.
+    best, places = ranks.sort(dim=-1, descending=True, stable=True)
+    best, places = best[:, :keep], places[:, :keep]  # (sentences, keep)
     parts = [best, places.double(), tokens.gather(1, places).double()]  # integers below 2**53 are exact
     if penalty is not None:
         parts.append(logs.gather(1, places))

@@ -148,7 +148,7 @@ def test_shorter_lists_are_heads_of_longer_ones(seed, kind, penalty, certificate
             assert short.hypotheses == long.hypotheses[:n_best]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     kind=st.sampled_from(["sparse", "peaked", "dense", "ties"]),
