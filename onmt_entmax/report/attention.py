@@ -1,4 +1,4 @@
-"""``figure attention``: heat maps of attention weights with outlined non-zeros, several models side by side (Fig. 5)."""
+"""``figure attention``: heat maps of attention weights with outlined non-zeros, models side by side (Fig. 5)."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def heat_map_of(example: dict[str, Any], label: str = "", max_tokens: int = MAX_
     notices = []
     for name, tokens in (("source", source), ("target", target)):
         if len(tokens) > max_tokens:
-            notices.append(f"Cut: the first {max_tokens} of {len(tokens)} {name} tokens are shown.")
+            notices.append(f"cut, the first {max_tokens} of {len(tokens)} {name} tokens are shown.")
     names = [[shorten(visible(token), LABEL_CELLS) for token in tokens[:max_tokens]] for tokens in (source, target)]
     shown = [list(row[:max_tokens]) for row in weights[:max_tokens]]
     return HeatMap(names[0], names[1], shown, label, notices)
@@ -88,7 +88,9 @@ def attention_figure(maps: Sequence[HeatMap], width: float = style.PAGE, font: O
     rows = [list(range(start, min(start + columns, len(maps)))) for start in range(0, len(maps), columns)]
     room = min((width - sum(left[i] + 0.15 for i in row)) / sum(len(maps[i].source) for i in row) for row in rows)
     cell = min(_CELL, room)
-    notes = [f"{one.label}: {note}" if one.label else note for one in maps for note in one.notices]
+    notes = [
+        f"{one.label}: {note}" if one.label else note[0].upper() + note[1:] for one in maps for note in one.notices
+    ]
     foot = 0.12 * (len(notes) + bool(notes)) + 0.16
     heights = [top + cell * max(len(maps[i].target) for i in row) + foot for row in rows]
     used = max(sum(left[i] + cell * len(maps[i].source) + 0.15 for i in row) for row in rows)

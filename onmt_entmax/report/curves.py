@@ -88,7 +88,7 @@ def training_speed(groups: dict[str, list[Metrics]], width: float = style.COLUMN
     longest = max(run.rows[-1]["elapsed"] for runs in groups.values() for run in runs)
     unit, seconds = ("hours", 3600) if longest > 3 * 3600 else ("minutes", 60) if longest > 180 else ("seconds", 1)
     with matplotlib.rc_context(style.RC):
-        figure = Figure(figsize=(width, 0.75 * width), layout="constrained")
+        figure = Figure(figsize=(width, 0.68 * width + 0.16 * len(groups)), layout="constrained")
         axes = figure.add_subplot()
         for index, (label, runs) in enumerate(groups.items()):
             look = style.line_style(index)
@@ -103,7 +103,7 @@ def training_speed(groups: dict[str, list[Metrics]], width: float = style.COLUMN
         axes.set_ylabel("validation accuracy (%)")
         axes.set_xlim(left=0)
         axes.grid(True)
-        axes.legend(loc="lower right")
+        figure.legend(loc="outside lower center", ncols=1, labelspacing=0.3)
     return figure
 
 
@@ -123,7 +123,7 @@ def alpha_grid(runs: Sequence[Metrics], fixed: float = 1.5, width: float = style
     for _, varied, other in sides:
         points: dict[float, list[float]] = {}
         for run in runs:
-            if abs(run.alphas[other] - fixed) < 1e-9:
+            if None not in run.alphas and abs(run.alphas[other] - fixed) < 1e-9:
                 points.setdefault(run.alphas[varied], []).append(run.best["accuracy"])
         found.append(dict(sorted(points.items())))
     if all(len(points) < 2 for points in found):
@@ -133,7 +133,7 @@ def alpha_grid(runs: Sequence[Metrics], fixed: float = 1.5, width: float = style
     with matplotlib.rc_context(style.RC):
         figure = Figure(figsize=(width, 0.36 * width), layout="constrained")
         left = None
-        for number, ((name, _, other), points) in enumerate(zip(sides, found)):
+        for number, ((name, _, _), points) in enumerate(zip(sides, found)):
             axes = left = figure.add_subplot(1, 2, number + 1, sharey=left)
             look = style.line_style(1)
             means = [fmean(values) for values in points.values()]
@@ -148,18 +148,18 @@ def alpha_grid(runs: Sequence[Metrics], fixed: float = 1.5, width: float = style
             else:
                 axes.text(0.5, 0.5, "no runs", transform=axes.transAxes, ha="center", color=style.SOFT)
             axes.set_xlabel(f"{name}   ({sides[1 - number][0]} = {fixed:g})")
-            axes.margins(y=0.2)
+            axes.margins(x=0.12, y=0.2)
             axes.grid(True)
             if number == 0:
                 axes.set_ylabel("validation accuracy (%)")
     return figure
 
 
-def same_signature_fields(runs: Sequence[Metrics]) -> list[str]:
-    """Name the fields, seeds and alphas aside, in which runs differ that are drawn together."""
+def differing_fields(runs: Sequence[Metrics]) -> list[str]:
+    """Name the fields (steps, seeds and alphas aside) in which runs differ that are drawn together."""
     fields = [signature_fields(run.signature) for run in runs]
     keys = dict.fromkeys(key for one in fields for key in one)
-    return [key for key in keys if key not in ("seed", "alpha") and len({one.get(key) for one in fields}) > 1]
+    return [key for key in keys if key not in ("seed", "alpha", "step") and len({one.get(key) for one in fields}) > 1]
 
 
 def _spread(count: int) -> int:

@@ -12,8 +12,8 @@ from onmt_entmax.errors import UserError
 from onmt_entmax.report import style
 from onmt_entmax.report.readers import attention_of
 
-# bins of support sizes: up to 10 one by one, then wider
-_EDGES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 21, 51, 101, 1001, 10001)
+# where bins of support sizes start
+_EDGES = (1, 2, 3, 4, 5, 6, 11, 21, 51, 101, 1001, 10001)
 
 
 def support_sizes(examples: Sequence[dict[str, Any]]) -> tuple[list[int], list[int]]:
@@ -43,7 +43,7 @@ def support_histogram(groups: dict[str, Sequence[dict[str, Any]]], width: float 
     if not sides:
         raise UserError("no forced decoding (`steps`) in these examples: no support sizes to count.")
     with matplotlib.rc_context({**style.RC, "hatch.linewidth": 0.6}):
-        figure = Figure(figsize=(width, 0.36 * width * (1 if len(sides) == 2 else 1.2)), layout="constrained")
+        figure = Figure(figsize=(width, 0.4 * width), layout="constrained")
         for number, side in enumerate(sides, 1):
             axes = figure.add_subplot(1, len(sides), number)
             _bars(axes, {label: own[side] for label, own in sizes.items() if own[side]})
@@ -57,7 +57,7 @@ def support_histogram(groups: dict[str, Sequence[dict[str, Any]]], width: float 
 def _bars(axes, sizes: dict[str, list[int]]) -> None:
     largest = max(max(own) for own in sizes.values())
     edges = [edge for edge in _EDGES if edge <= largest] + [largest + 1]
-    names = [f"{a:,}" if b == a + 1 else f"{a:,}–{b - 1:,}" for a, b in zip(edges, edges[1:])]
+    names = [f"{a:,}" if b == a + 1 else f"{a:,}–\n{_short(b - 1)}" for a, b in zip(edges, edges[1:])]
     width = 0.8 / len(sizes)
     for index, (label, own) in enumerate(sizes.items()):
         color = style.LINES[(index + 1) % len(style.LINES)][0]
@@ -75,7 +75,11 @@ def _bars(axes, sizes: dict[str, list[int]]) -> None:
             linewidth=0.4,
             label=f"{label}: mean {mean:,.2f}",
         )
-    crowded = len(names) > 8
-    axes.set_xticks(range(len(names)), names, rotation=60 if crowded else 0, ha="right" if crowded else "center")
+    axes.set_xticks(range(len(names)), names)
+    axes.set_xlim(-0.6, max(len(names), 6) - 0.4)  # two bars must not fill the whole width
     axes.grid(True, axis="y")
-    axes.legend(loc="upper right")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.3), labelspacing=0.3)
+
+
+def _short(number: int) -> str:
+    return f"{number // 1000}k" if number >= 1000 and number % 1000 == 0 else f"{number:,}"

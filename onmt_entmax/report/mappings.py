@@ -49,5 +49,7 @@ def mappings_figure(alphas: Sequence[float] = ALPHAS, width: float = style.COLUM
         axes.set_xlim(t[0], t[-1])
         axes.set_yticks([0, 0.5, 1])
         axes.grid(True)
-        axes.legend(loc="upper left", handlelength=2.6, labelspacing=0.25, borderaxespad=0.1)
+        axes.legend(
+            loc="lower right", handlelength=2.1, handletextpad=0.4, labelspacing=0.2, borderaxespad=0.1, fontsize=7
+        )
     return figure

@@ -1,21 +1,23 @@
 """The files that tables and figures are made from, read strictly; docs/formats.md describes them.
 
-Three kinds of JSON lines are told apart by what their first object holds: metrics (``kind``), certificates and
-examples (``line``). A result file of ``onmt_entmax evaluate`` is one JSON object with ``signatures``.
+JSON lines are told apart by what their objects hold: metrics (``kind``), certificates, with a tree where ``onmt_entmax
+trace`` wrote them (``hypotheses``), and forced decodings (``steps``). A result file is one JSON object with
+``signatures``, that of ``onmt_entmax sparsity`` one with ``target_types``.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from onmt_entmax.errors import UserError
+from onmt_entmax.errors import UserError, choices
+from onmt_entmax.report.text import EOS
 from onmt_entmax.tasks.files import read_lines
 
-_NODE_STATUS = ("live", "finished", "dropped", "cut", "stopped")
+BLANK_LINE = "blank input line"
+NODE_STATUS = ("live", "finished", "dropped", "cut", "stopped")
 
 
 @dataclass
@@ -32,8 +34,8 @@ class Metrics:
     rows: list[dict[str, Any]]
 
     @property
-    def alphas(self) -> tuple[float, float]:
-        """Alphas of output and attention."""
+    def alphas(self) -> tuple[float, Optional[float]]:
+        """Alphas of output and attention; the latter is None without attention."""
         return self.rows[-1]["alpha_output"], self.rows[-1]["alpha_attention"]
 
     @property
@@ -52,8 +54,12 @@ class Metrics:
         return [step for step, _ in pairs], [value for _, value in pairs]
 
 
-def read_objects(path: Path) -> list[dict[str, Any]]:
-    """Read JSON lines (or a file with one JSON object over many lines).
+def read_objects(path: Path, may_be_cut: bool = False) -> list[dict[str, Any]]:
+    """Read JSON lines.
+
+    Args:
+        path: of the file.
+        may_be_cut: leave out a last line that a kill cut short.
 
     Raises:
         UserError: an empty file, or a line that is no JSON object, with its number.
@@ -68,8 +74,8 @@ def read_objects(path: Path) -> list[dict[str, Any]]:
         try:
             value = json.loads(line)
         except ValueError as error:
-            if number == 1 and line.lstrip().startswith("{"):
-                return [read_object(path)]
+            if may_be_cut and number == len(lines) > 1:
+                break
             raise UserError(f"{path}, line {number}: not JSON ({error}).") from None
         if not isinstance(value, dict):
             raise UserError(f"{path}, line {number}: not a JSON object.")
@@ -92,15 +98,17 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def kind(record: dict[str, Any]) -> Optional[str]:
-    """Say what an object is: ``metrics``, ``result``, ``example``, ``certificate`` or None."""
-    if record.get("kind") is not None and "step" in record:
+    """Say what an object is: ``metrics``, ``result``, ``sparsity``, ``trace``, ``certificate``, ``forced`` or None."""
+    if "kind" in record and "step" in record:
         return "metrics"
-    if "signatures" in record:
+    if isinstance(record.get("signatures"), dict):
         return "result"
-    if "line" in record and any(key in record for key in ("tree", "steps", "attention", "certificate")):
-        return "example"
+    if "target_types" in record and "signature" in record:
+        return "sparsity"
     if "line" in record and "hypotheses" in record:
-        return "certificate"
+        return "trace" if "tree" in record else "certificate"
+    if "line" in record and "steps" in record:
+        return "forced"
     return None
 
 
@@ -112,18 +120,19 @@ def read_metrics(path: Path) -> Metrics:
     """
     rows: list[dict[str, Any]] = []
     before = 0.0  # time of the earlier courses of a resumed run
-    for number, row in enumerate(read_objects(path), 1):
-        if row.get("kind") != "valid":
+    for row in read_objects(path, may_be_cut=True):
+        if row.get("kind") != "valid" or row.get("accuracy") is None:
             continue
-        for key in ("step", "loss", "accuracy", "elapsed", "alpha_output", "alpha_attention"):
+        for key in ("step", "accuracy", "elapsed", "alpha_output"):
             if not isinstance(row.get(key), (int, float)):
-                raise UserError(f"{path}, line {number}: `{key}` is missing; is this a metrics file?")
+                raise UserError(f"{path}, step {row.get('step')}: `{key}` is missing; is this a metrics file?")
         kept = [earlier for earlier in rows if earlier["step"] < row["step"]]
         if rows and row["elapsed"] + before < rows[-1]["elapsed"]:
             before = kept[-1]["elapsed"] if kept else 0.0
         rows = [*kept, {**row, "elapsed": row["elapsed"] + before}]
     if not rows:
-        raise UserError(f'{path}: no validation in it (objects with `kind` "valid").')
+        raise UserError(f'{path}: no validation in it (objects with `kind` "valid" and an `accuracy`).')
+    rows[-1].setdefault("alpha_attention", None)
     return Metrics(path, rows)
 
 
@@ -144,20 +153,26 @@ def signature_fields(signature: str) -> dict[str, str]:
 
 
 def read_examples(path: Path) -> list[dict[str, Any]]:
-    """Read an examples file or a certificates file; a certificate becomes an example with ``certificate`` alone.
+    """Read what ``trace``, ``force`` or ``-certificates`` wrote.
+
+    Returns:
+        One example per input line that is not blank: ``line``, and what there is of ``source``, ``certificate``,
+        ``tree``, ``attention`` (``target``, ``weights``: of the best hypothesis) and ``steps``.
 
     Raises:
         UserError: another kind of file, or an object that breaks the format, with the line it is about.
     """
     examples = []
     for record in read_objects(path):
+        if "line" in record and record.get("reason") == BLANK_LINE:
+            continue
         what = kind(record)
-        if what == "certificate":
-            record = {"line": record["line"], "certificate": record}
-        elif what != "example":
-            raise UserError(f"{path}: neither examples nor certificates (no `tree`, `steps` or `hypotheses`).")
-        _check_example(f"{path}, input line {record['line']}", record)
-        examples.append(record)
+        if what not in ("trace", "certificate", "forced"):
+            raise UserError(f"{path}: no output of `trace`, `force` or `-certificates` (no `hypotheses`, no `steps`).")
+        where = f"{path}, input line {record['line']}"
+        examples.append(_forced_example(where, record) if what == "forced" else _searched_example(where, record))
+    if not examples:
+        raise UserError(f"{path}: only blank input lines in it: nothing to show.")
     return examples
 
 
@@ -195,6 +210,8 @@ def attention_of(example: dict[str, Any]) -> Optional[tuple[list[str], list[str]
     entries = [entry for step in steps for entry in step["attention"]]
     source = example.get("source")
     if source is None:
+        if not entries:
+            return None
         texts = {entry["position"]: entry["token"] for entry in entries if entry.get("token") is not None}
         source = [texts.get(position, "?") for position in range(1 + max(entry["position"] for entry in entries))]
     weights = [[0.0] * len(source) for _ in steps]
@@ -204,29 +221,40 @@ def attention_of(example: dict[str, Any]) -> Optional[tuple[list[str], list[str]
     return source, [step["token"] for step in steps], weights
 
 
-def _check_example(where: str, example: dict[str, Any]) -> None:
-    source = example.get("source")
-    for index, node in enumerate(example.get("tree") or []):
-        parent = node.get("parent") if isinstance(node, dict) else -1
-        if (parent is None) != (index == 0) or (parent is not None and not 0 <= parent < index):
-            raise UserError(f"{where}: node {index} of `tree` comes before its parent, or has none.")
-        if node.get("status") not in _NODE_STATUS or not isinstance(node.get("log_prob"), (int, float)):
-            raise UserError(f"{where}: node {index} of `tree` needs `log_prob` and a `status` of {_NODE_STATUS}.")
-    for step in example.get("steps") or []:
+def _forced_example(where: str, record: dict[str, Any]) -> dict[str, Any]:
+    for step in record["steps"]:
         if not all(key in step for key in ("token", "prob", "support", "support_size")):
             raise UserError(f"{where}: an entry of `steps` needs `token`, `prob`, `support` and `support_size`.")
-    block = example.get("attention")
-    if block:
-        if not isinstance(source, list):
-            raise UserError(f"{where}: `attention` needs `source`, the list of source tokens.")
-        shape = _shape(block.get("weights"))
-        if shape != (len(block.get("target", ())), len(source)):
+    return record
+
+
+def _searched_example(where: str, record: dict[str, Any]) -> dict[str, Any]:
+    example = {"line": record["line"], "certificate": record}
+    for hypothesis in record["hypotheses"]:
+        if not all(key in hypothesis for key in ("tokens", "log_prob", "finished")):
+            raise UserError(f"{where}: a hypothesis needs `tokens`, `log_prob` and `finished`.")
+    if record.get("source") is not None:
+        example["source"] = record["source"]
+    if record.get("tree"):
+        _check_tree(where, record["tree"])
+        example["tree"] = record["tree"]
+    best = record["hypotheses"][0] if record["hypotheses"] else {}
+    if best.get("attention") and "source" in example:
+        target = [*best["tokens"], *([EOS] if best["finished"] else [])]
+        widths = {len(row) for row in best["attention"]}
+        if len(best["attention"]) != len(target) or widths != {len(example["source"])}:
             raise UserError(
-                f"{where}: `weights` are {shape}, for {len(block.get('target', ()))} target and {len(source)} source "
-                "tokens."
+                f"{where}: {len(best['attention'])} rows of {sorted(widths)} attention weights, for {len(target)} "
+                f"target and {len(example['source'])} source tokens."
             )
+        example["attention"] = {"target": target, "weights": best["attention"]}
+    return example
 
 
-def _shape(rows: Optional[Sequence[Sequence[float]]]) -> tuple[int, int]:
-    widths = {len(row) for row in rows or ()}
-    return len(rows or ()), widths.pop() if len(widths) == 1 else -1
+def _check_tree(where: str, nodes: list[dict[str, Any]]) -> None:
+    for index, node in enumerate(nodes):
+        parent = node.get("parent")
+        if (parent is None) != (index == 0) or (parent is not None and not 0 <= parent < index):
+            raise UserError(f"{where}: node {index} of `tree` comes before its parent, or has none.")
+        if node.get("status") not in NODE_STATUS or not isinstance(node.get("log_prob"), (int, float)):
+            raise UserError(f"{where}: node {index} of `tree` needs `log_prob` and a `status`. {choices(NODE_STATUS)}")

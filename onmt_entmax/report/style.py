@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Optional
 
 import matplotlib
 
@@ -115,8 +116,8 @@ def alpha_name(alpha: float) -> str:
     return {1.0: "softmax", 2.0: "sparsemax"}.get(float(alpha), f"{alpha:g}-entmax")
 
 
-def alphas_name(output: float, attention: float) -> str:
+def alphas_name(output: float, attention: Optional[float]) -> str:
     """Name a model by its alphas: one name where they are equal."""
     if output == attention:
         return alpha_name(output)
-    return f"output {output:g}, attention {attention:g}"
+    return f"output {output:g}, " + ("no attention" if attention is None else f"attention {attention:g}")
