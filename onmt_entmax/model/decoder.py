@@ -14,6 +14,8 @@ from onmt.modules.stacked_rnn import StackedLSTM
 from onmt.utils.logging import logger
 from torch import Tensor, nn
 
+from onmt_entmax.errors import invalid_setting
+from onmt_entmax.model import stepping
 from onmt_entmax.model.attention import GlobalAttention, SourceMask
 from onmt_entmax.model.kernels import dropout_factors
 from onmt_entmax.model.unrolled import Plan, unroll
@@ -78,6 +80,14 @@ class _WithOurAttention:
 class StandardDecoder(_WithOurAttention, StdRNNDecoder):
     """OpenNMT-py's decoder without input feeding; no coverage and no copy attention, as there."""
 
+    @classmethod
+    def from_opt(cls, opt, embeddings):
+        """As for the other decoder; UserError with coverage or copy attention, which need input feeding."""
+        for name in ("coverage_attn", "copy_attn"):
+            if getattr(opt, name):
+                raise invalid_setting(name, getattr(opt, name), "It needs the input-feeding decoder (`input_feed: 1`).")
+        return super().from_opt(opt, embeddings)
+
     def _run_forward_pass(self, tgt: Tensor, enc_out: Tensor, src_len: Tensor | None = None):
         """As in OpenNMT-py, which crashes here with a context gate (it views a transposed tensor)."""
         emb = self.embeddings(tgt)  # (batch, tgt_len, embedding)
@@ -135,6 +145,45 @@ class InputFeedDecoder(_WithOurAttention, InputFeedRNNDecoder):
         self.state["coverage"] = attns["coverage"][:, -1].unsqueeze(0) if self._coverage else None
         return outputs, attns
 
+    @property
+    def supports_step(self) -> bool:
+        """Whether :meth:`step` works: not without attention, with copy attention, or with replaced layers."""
+        if self.attn is None or self.copy_attn is not None or self._reuse_copy_attn:
+            return False
+        return not self._has_replaced_layers()
+
+    @torch.no_grad()
+    def prepare_memory(self, enc_out: Tensor, src_len: Tensor | None = None) -> stepping.StepMemory:
+        """Project the memory ``(B, S, H)`` of sentences of lengths ``(B,)`` once, for all steps of a search."""
+        return stepping.prepare_memory(self, enc_out, src_len)
+
+    @torch.no_grad()
+    def start_states(self, enc_final_hs) -> tuple[Tensor, ...]:
+        """States of B sentences before the first step, from the encoder's last state (as ``init_state`` takes it).
+
+        Returns:
+            For LSTM hidden ``(B, layers, H)``, cell ``(B, layers, H)`` and the fed-back output ``(B, H)``; for GRU
+            without the cell. Rows may be repeated, selected and reordered by indexing the first dimension of each.
+        """
+        return stepping.start_states(self, enc_final_hs)
+
+    @torch.no_grad()
+    def step(
+        self, tokens: Tensor, states: tuple[Tensor, ...], memory_view: stepping.StepMemory, sentences: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, ...], Tensor]:
+        """One step for R live rows of B sentences; reads and changes nothing in ``self.state``, draws no dropout.
+
+        Args:
+            tokens: the last token of each row, ``(R,)``.
+            states: as :meth:`start_states` gives them, R rows; not changed.
+            memory_view: of the B sentences, from :meth:`prepare_memory`.
+            sentences: the sentence of each row, ``(R,)``, ascending; a sentence may have any number of rows.
+
+        Returns:
+            Outputs ``(R, H)``, the new states, and the attention ``(R, S)``.
+        """
+        return stepping.step(self, tokens, states, memory_view, sentences)
+
     def _may_unroll_at_once(self, emb: Tensor, memory: Tensor) -> bool:
         if emb.size(1) == 1 and not torch.is_grad_enabled():
             return False  # one step of a search: nothing to gain
@@ -154,12 +203,13 @@ class InputFeedDecoder(_WithOurAttention, InputFeedRNNDecoder):
             return "the attention's alpha is learned"
         if self.context_gate is not None:
             return "it has a context gate"
-        linear = [self.attn.linear_out] + ([self.attn.linear_in] if self.attn.attn_type == "general" else [])
-        if any(type(cell) is not nn.LSTMCell for cell in self.rnn.layers) or any(
-            type(layer) is not nn.Linear for layer in linear
-        ):
-            return "some of its layers were replaced (quantised, or adapted)"
-        return None
+        return "some of its layers were replaced (quantised, or adapted)" if self._has_replaced_layers() else None
+
+    def _has_replaced_layers(self) -> bool:
+        """Whether calling a layer may be something else than a product with its weight."""
+        linear = (getattr(self.attn, name, None) for name in ("linear_in", "linear_out"))
+        replaced = any(layer is not None and type(layer) is not nn.Linear for layer in linear)
+        return replaced or any(type(cell) not in (nn.LSTMCell, nn.GRUCell) for cell in self.rnn.layers)
 
     def _unroll_at_once(self, emb: Tensor, memory: Tensor, mask: SourceMask) -> tuple[Tensor, Tensor]:
         """What :meth:`_unroll_by_steps` computes, in one autograd function."""

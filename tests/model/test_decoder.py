@@ -6,6 +6,7 @@ import pytest
 import torch
 from onmt.decoders.decoder import InputFeedRNNDecoder
 
+from onmt_entmax.errors import UserError
 from onmt_entmax.model.decoder import InputFeedDecoder, StandardDecoder
 from tests.model.helpers import Inputs, assert_same, build, everything, pair
 
@@ -53,6 +54,12 @@ def test_standard_decoder_equals_stock(changes):
     stock, ours = pair(standard=True, **changes)
     inputs = inputs_for(changes)
     assert_same(everything(ours, inputs), everything(stock, inputs))
+
+
+@pytest.mark.parametrize("option", ["coverage_attn", "copy_attn"])
+def test_standard_decoder_refuses_what_needs_input_feeding(option):
+    with pytest.raises(UserError, match=f"Invalid setting for `{option}`: True.*input_feed"):
+        build(StandardDecoder, **{option: True})
 
 
 @pytest.mark.parametrize("gate", ["source", "target", "both"])
