@@ -12,6 +12,7 @@ from onmt_entmax.entmax import linear_entmax_loss
 from onmt_entmax.errors import UserError
 from onmt_entmax.plugin.hooks import replace
 from onmt_entmax.plugin.models import generator_alpha
+from onmt_entmax.training.measures import measure_tokens
 
 StockLossCompute = onmt.utils.loss.LossCompute
 
@@ -52,13 +53,48 @@ class EntmaxLossCompute(StockLossCompute):
         """
         if not self.fused:
             return super().forward(batch, output, attns, trunc_start, trunc_size)
+        loss, stats, *_ = self._fused_forward(batch, output, attns, trunc_start, trunc_size)
+        return loss, stats
+
+    def measure(self, batch, output, attns):
+        """Loss of a whole batch with the measures of a validation.
+
+        Args:
+            batch, output, attns: as for :meth:`forward`.
+
+        Returns:
+            :class:`onmt.utils.Statistics` and :class:`~onmt_entmax.training.measures.TokenMeasures`; the latter is
+            None where stock computes the loss.
+        """
+        if not self.fused:
+            return super().forward(batch, output, attns)[1], None
+        _, stats, result, target = self._fused_forward(batch, output, attns, statistics=True)
+        attention = attns.get("std") if attns else None
+        if attention is not None:
+            attention = attention.reshape(-1, attention.size(-1))  # (batch * tgt_len, src_len)
+            if attention.size(0) != target.size(0):
+                attention = None
+        measures = measure_tokens(
+            kept=target.ne(self.padding_idx),
+            support_size=result.support_size,
+            gold_prob=result.gold_prob,
+            sum_of_squares=result.sum_of_squares,
+            vocab_size=self.generator.weight.size(0),
+            correct=result.n_correct,
+            plain_loss=result.plain_loss,
+            attention=attention,
+        )
+        return stats, measures
+
+    def _fused_forward(self, batch, output, attns, trunc_start=0, trunc_size=None, statistics=False):
+        """Loss, statistics, what the output layer gave, and the targets ``(batch * tgt_len,)``."""
         if trunc_size is None:
             trunc_size = batch["tgt"].size(1) - trunc_start
         start, end = trunc_start + self.tgt_shift_index, trunc_start + trunc_size
         target = batch["tgt"][:, start:end, 0].reshape(-1)  # (batch * tgt_len)
         output = output[:, trunc_start:end, :]
         hidden = output.reshape(-1, output.size(-1))  # (batch * tgt_len, hidden)
-        result = self.output_loss(hidden, target)
+        result = self.output_loss(hidden, target, statistics)
         loss = result.loss
         if self.lambda_align != 0.0:
             loss = loss + self._alignment_loss(batch, attns, start, end)
@@ -70,13 +106,14 @@ class EntmaxLossCompute(StockLossCompute):
             [loss.detach().double(), result.n_correct.double(), n_words.double()]
         ).tolist()
         sentences = len(batch["srclen"]) if trunc_start == 0 else 0
-        return loss, Statistics(
+        stats = Statistics(
             loss=total,
             n_batchs=1 if sentences else 0,
             n_sents=sentences,
             n_words=int(n_words),
             n_correct=int(n_correct),
         )
+        return loss, stats, result, target
 
     def output_loss(self, hidden: torch.Tensor, target: torch.Tensor, statistics: bool = False):
         """Loss and counts of the output layer for rows of hidden states ``(rows, hidden)`` and targets ``(rows,)``."""

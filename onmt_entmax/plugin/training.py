@@ -1,7 +1,138 @@
-"""Hooks into the trainer: learning-rate schedule, best checkpoint, validation measures, resuming."""
+"""Hooks into training: each piece of a run gets its part of the checkpoint it resumes from."""
 
 from __future__ import annotations
 
+import functools
+from contextvars import ContextVar
+
+from onmt_entmax.errors import UserError
+from onmt_entmax.plugin.hooks import replace
+
+
+class _Pieces:
+    """What the functions that ``train_single.main`` calls one after the other need to know of each other."""
+
+    def __init__(self) -> None:
+        self.resumed: dict | None = None
+        self.run = None
+
+
+_PIECES: ContextVar[_Pieces] = ContextVar("onmt_entmax_training")
+
+
+def _main(stock):
+    @functools.wraps(stock)
+    def main(opt, device_id):
+        token = _PIECES.set(_Pieces())
+        try:
+            return stock(opt, device_id)
+        finally:
+            _PIECES.reset(token)
+
+    return main
+
+
+def _init_train(stock):
+    def init_train(opt):
+        checkpoint, vocabs, transforms_cls = stock(opt)
+        pieces = _PIECES.get(None)
+        # with `reset_optim: all` a new run begins with the checkpoint's weights
+        if pieces is not None and checkpoint is not None and opt.reset_optim != "all":
+            from onmt_entmax.plugin.training_saver import KEY
+
+            pieces.resumed = checkpoint.get(KEY)
+            if pieces.resumed is None:
+                from onmt.utils.logging import logger
+
+                logger.info(f"{opt.train_from} holds no position in the data: it is read from the beginning.")
+        return checkpoint, vocabs, transforms_cls
+
+    return init_train
+
+
+def _build_trainer(stock):
+    def build_trainer(opt, device_id, model, vocabs, optim, model_saver=None):
+        from onmt_entmax.plugin.training_run import Run
+
+        trainer = stock(opt, device_id, model, vocabs, optim, model_saver=model_saver)
+        pieces = _PIECES.get(None)
+        if pieces is not None:
+            pieces.run = Run(opt, model, pieces.resumed, optim.training_step - 1)
+            try:
+                trainer.attach(pieces.run)
+            except OSError as error:
+                raise UserError(f"Cannot write {error.filename or opt.save_model}: {error.strerror}.") from error
+        return trainer
+
+    return build_trainer
+
+
+def _build_dynamic_dataset_iter(stock):
+    def build_dynamic_dataset_iter(opt, transforms_cls, vocabs, *args, **kwargs):
+        from onmt.constants import CorpusTask
+        from onmt.utils.logging import logger
+
+        from onmt_entmax.plugin.training_data import build_training_data, without_workers
+
+        pieces = _PIECES.get(None)
+        if pieces is None or args or kwargs.get("task") == CorpusTask.INFER:
+            return stock(opt, transforms_cls, vocabs, *args, **kwargs)
+        if kwargs.get("task") == CorpusTask.VALID:
+            return stock(without_workers(opt), transforms_cls, vocabs, **kwargs)
+        return build_training_data(
+            opt,
+            transforms_cls,
+            vocabs,
+            copy=kwargs.get("copy", False),
+            stride=kwargs.get("stride", 1),
+            offset=kwargs.get("offset", 0),
+            device_id=kwargs.get("device_id", -1),
+            resumed=pieces.run.position(),
+            log=logger.info,
+        )
+
+    return build_dynamic_dataset_iter
+
+
+def _scorers_from_opts(stock):
+    def scorers_from_opts(opt):
+        from onmt_entmax.training.stop import criterion_names
+
+        return criterion_names(opt.early_stopping_criteria, opt.valid_metrics or ())
+
+    return scorers_from_opts
+
+
+def _early_stopping(stock):
+    def early_stopping(tolerance, scorers):
+        from onmt_entmax.training.stop import StopRule
+
+        return StopRule(tolerance, scorers)
+
+    return early_stopping
+
 
 def install() -> None:
-    """Nothing yet beyond stock's trainer."""
+    """Put the pieces of training in place."""
+    import onmt.train_single
+    import onmt.utils
+
+    from onmt_entmax.plugin import (
+        training_data,
+        training_loop,
+        training_options,
+        training_report,
+        training_saver,
+        training_schedule,
+    )
+
+    pieces = (training_options, training_data, training_saver, training_schedule, training_report, training_loop)
+    for piece in pieces:
+        piece.install()
+    # stock's early stopping shares its best values between objects and knows two measures
+    replace(onmt.utils, "scorers_from_opts", _scorers_from_opts)
+    replace(onmt.utils, "EarlyStopping", _early_stopping)
+    replace(onmt.train_single, "main", _main)
+    replace(onmt.train_single, "_init_train", _init_train)
+    replace(onmt.train_single, "build_trainer", _build_trainer)
+    replace(onmt.train_single, "build_dynamic_dataset_iter", _build_dynamic_dataset_iter)

@@ -1,0 +1,78 @@
+"""Options of training that the plugin adds or widens, and what is refused by name before a run starts."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from onmt_entmax.errors import UserError, invalid_setting
+from onmt_entmax.plugin.hooks import replace
+from onmt_entmax.plugin.options import _action, _add, _extended, _validating
+from onmt_entmax.training.stop import criterion_names
+
+VALID_LOSS = "valid_loss"
+
+
+def _add_training_options(parser) -> None:
+    method = _action(parser, "decay_method")
+    method.choices = [*method.choices, VALID_LOSS]
+    method.help = (
+        f"How the learning rate changes; {VALID_LOSS}: times -learning_rate_decay whenever "
+        "validation loss is higher than at the previous validation, and at no other time."
+    )
+    _action(parser, "early_stopping").help = "Stop after this many validations in a row without progress (0: never)."
+    _action(parser, "early_stopping_criteria").help = (
+        "Measures that all have to reach a new best for a validation to be progress: any measure of the metrics file "
+        "or of -valid_metrics. Default: loss and accuracy."
+    )
+    group = parser.add_argument_group("Training (onmt_entmax)")
+    _add(
+        group,
+        "keep_best",
+        action="store_true",
+        help="Also keep the checkpoint with the best validation accuracy, as SAVE_MODEL_best.pt.",
+    )
+
+
+def has_validation(opt: Namespace) -> bool:
+    """Whether the data has a ``valid`` corpus."""
+    return "valid" in (getattr(opt, "data", None) or {})
+
+
+def validate_training(opt: Namespace) -> None:
+    """Check what belongs to training.
+
+    Raises:
+        UserError: see the messages.
+    """
+    if opt.early_stopping < 0:
+        raise invalid_setting(
+            "early_stopping", opt.early_stopping, "It must be at least 1, or 0 for no early stopping."
+        )
+    criterion_names(opt.early_stopping_criteria, opt.valid_metrics or ())
+    if opt.decay_method == VALID_LOSS and not 0 < opt.learning_rate_decay <= 1:
+        raise invalid_setting("learning_rate_decay", opt.learning_rate_decay, "It must be above 0 and at most 1.")
+    needing = {
+        f"decay_method: {VALID_LOSS}": opt.decay_method == VALID_LOSS,
+        "keep_best": opt.keep_best,
+        "early_stopping": opt.early_stopping > 0,
+    }
+    for name, wanted in needing.items():
+        if wanted and not has_validation(opt):
+            raise UserError(f"`{name}` follows the validations, but `data` has no corpus `valid`.")
+        if wanted and opt.valid_steps < 1:
+            raise invalid_setting("valid_steps", opt.valid_steps, f"`{name}` follows the validations; give at least 1.")
+    if opt.keep_best and opt.save_format == "safetensors":
+        raise invalid_setting("save_format", "safetensors", "`keep_best` needs `pytorch`.")
+    for name in ("learning_rate", "batch_size", "report_every"):
+        value = getattr(opt, name)
+        if not value > 0:
+            raise invalid_setting(name, value, "It must be above 0.")
+
+
+def install() -> None:
+    """Widen the parser and its check."""
+    import onmt.opts
+    from onmt.utils.parse import ArgumentParser
+
+    replace(onmt.opts, "_add_train_general_opts", _extended(_add_training_options))
+    replace(ArgumentParser, "validate_train_opts", _validating(validate_training))
