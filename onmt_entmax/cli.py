@@ -22,7 +22,12 @@ SUBCOMMANDS = {
     "trace": ("onmt_entmax.plugin.trace", "the whole beam search of an input as a tree"),
     "sparsity": ("onmt_entmax.plugin.sparsity", "mean attended source words and mean target types (Table 3)"),
     "prepare": ("onmt_entmax.tasks.prepare", "turn a corpus into training text: inflection, translation"),
+    "overview": ("onmt_entmax.report.overview", "one row per run: accuracy, sparsity, certificate rates"),
     "evaluate": ("onmt_entmax.tasks.evaluate", "score predictions: inflection, translation"),
+    "table": ("onmt_entmax.report.table", "the paper's tables from result files, the paper's numbers beside ours"),
+    "figure": ("onmt_entmax.report.figure", "the paper's figures and others: beam, forced, attention, training-speed, ..."),
+    "report": ("onmt_entmax.report.page", "one self-contained HTML page of a run"),
+    "uncertain": ("onmt_entmax.report.uncertain", "the inputs of which a model was least certain"),
 }
 
 

@@ -68,16 +68,19 @@ def load_checkpoint_with(stock, path: str):
     check_globals(file)
     try:
         checkpoint = stock(path)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, KeyError, AttributeError, ValueError) as error:
+    except KeyError as error:
+        raise UserError(
+            f"Cannot load {path}: it is not a checkpoint of OpenNMT-py (it has no `{error.args[0]}`)."
+        ) from error
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, AttributeError, ValueError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise UserError(f"Cannot load {path}: {error.strerror}.") from error
         raise UserError(
             f"Cannot load {path}: it is truncated, or not a checkpoint written by OpenNMT-py "
             f"({type(error).__name__} with torch {torch.__version__})."
         ) from error
-    missing = [key for key in ("opt", "vocab") if key not in checkpoint]
-    if missing:
-        raise UserError(f"Cannot load {path}: it is not a checkpoint of OpenNMT-py (it has no `{missing[0]}`).")
+    if "vocab" not in checkpoint:
+        raise UserError(f"Cannot load {path}: it is not a checkpoint of OpenNMT-py (it has no `vocab`).")
     return checkpoint
 
 

@@ -78,6 +78,13 @@ def _add_decoding_options(parser) -> None:
     )
     _add(
         group,
+        "attention",
+        default="",
+        metavar="FILE",
+        help="Write the attention of every hypothesis, one JSON object per input line.",
+    )
+    _add(
+        group,
         "max_expansions",
         type=int,
         default=10000,

@@ -14,15 +14,59 @@ from onmt.utils.alignment import build_align_pharaoh
 from onmt.utils.misc import report_matrix
 from tqdm import tqdm
 
-from onmt_entmax.errors import UserError
+from onmt_entmax.errors import invalid_setting
 from onmt_entmax.plugin.corpora import count_lines
-from onmt_entmax.search.certificates import blank_line_result, summary, to_json
+from onmt_entmax.search.certificates import SearchResult, blank_line_result, summary, to_json
 
 
 class Predictions(list):
     """Predictions per input, with the certificates (parsed JSON objects) beside them, or None."""
 
     certificates: list[dict] | None = None
+
+
+class _JsonLines:
+    """A file of JSON lines that appears under its name when it is whole; does nothing without a path."""
+
+    def __init__(self, path: str, keep: bool = False) -> None:
+        self.path, self.keep, self.records = path, keep, []
+        self.temporary = f"{path}.{os.getpid()}.part"
+        self.file = None
+
+    def write(self, record: str) -> None:
+        if self.file is None:
+            self.file = open(self.temporary, "w", encoding="utf-8", newline="\n")  # noqa: SIM115
+        self.file.write(record + "\n")
+        if self.keep:
+            self.records.append(json.loads(record))
+
+    def finish(self) -> bool:
+        """Put the file in its place; returns whether there is one."""
+        if self.path and self.file is None:  # no input lines: an empty file
+            self.file = open(self.temporary, "w", encoding="utf-8", newline="\n")  # noqa: SIM115
+        if self.file is None:
+            return False
+        self.file.close()
+        os.replace(self.temporary, self.path)
+        return True
+
+    def discard(self) -> None:
+        """Remove what was written, after a failure."""
+        if self.file is not None and not self.file.closed:
+            self.file.close()
+            os.remove(self.temporary)
+
+
+def attention_json(result: SearchResult, line: int, source: list[str], vocabulary: list[str]) -> str:
+    """The attention of every hypothesis over the source, one row per token and one for EOS."""
+    hypotheses = []
+    for hypothesis in result.hypotheses:
+        tokens = [vocabulary[token] for token in hypothesis.tokens] + [DefaultTokens.EOS] * hypothesis.finished
+        weights = hypothesis.attention
+        rows = None if weights is None else weights[:, : len(source)].tolist()
+        hypotheses.append({"tokens": tokens, "attention": rows})
+    record = {"line": line, "source": source, "hypotheses": hypotheses}
+    return json.dumps(record, ensure_ascii=False, allow_nan=False)
 
 
 class Outputs:
@@ -46,6 +90,8 @@ class Outputs:
         self.scores: list[list[float]] = []
         self.predictions = Predictions()
         self.results: list = []
+        self.certificates = _JsonLines(translator.certificates_file, keep=True)
+        self.attention = _JsonLines(translator.attention_file)
         self.totals = {"score": 0.0, "words": 0, "gold_score": 0.0, "scored": 0}
         self.has_gold = False
         self.next_line = 0
@@ -61,6 +107,14 @@ class Outputs:
 
     def run(self) -> tuple[list, Predictions]:
         """Translate, write, and return scores and predictions per input."""
+        try:
+            return self._run()
+        except BaseException:
+            self.certificates.discard()
+            self.attention.discard()
+            raise
+
+    def _run(self) -> tuple[list, Predictions]:
         started = time.time()
         pending: list[tuple[int, object, object]] = []
         previous_bucket = None
@@ -81,7 +135,10 @@ class Outputs:
             if self.n_lines is not None:
                 self._emit_blanks(self.n_lines)
         self.translator.out_file.flush()
-        self._write_certificates()
+        self.attention.finish()
+        if self.certificates.finish():
+            self.predictions.certificates = self.certificates.records
+            self.translator._log(f"Certificates: {summary(self.results)}")
         self._log_summary(time.time() - started)
         return self.scores, self.predictions
 
@@ -98,8 +155,8 @@ class Outputs:
         for _ in range(self.next_line, until):
             self.scores.append([0.0] * n_best)
             self.predictions.append([""] * n_best)
-            self.results.append(blank_line_result())
             self._write([""] * n_best, [0.0] * n_best)
+            self._write_records(blank_line_result(), [])
         self.next_line = max(self.next_line, until)
 
     def _emit(self, translation, result) -> None:
@@ -113,8 +170,8 @@ class Outputs:
             texts = self.pipe.batch_apply_reverse(texts)
         self.scores.append(scores)
         self.predictions.append(texts)
-        self.results.append(result)
         self._write(texts, scores)
+        self._write_records(result, translation)
         if scores[0] != float("-inf"):
             self.totals["score"] += scores[0]
             self.totals["scored"] += 1
@@ -142,20 +199,29 @@ class Outputs:
             words = translation.gold_sent if translator.gold_align else translation.pred_sents[0]
             translator._log(report_matrix(source, words, translation.word_aligns[0].tolist()))
 
-    def _write_certificates(self) -> None:
-        if not self.translator.certificates_file:
+    def _write_records(self, result, translation) -> None:
+        """The line's certificate and attention, where asked for."""
+        if not (self.certificates.path or self.attention.path):
             return
-        if any(result is None for result in self.results):
-            raise UserError("Invalid setting for `certificates`: copy attention decodes with OpenNMT-py's own search.")
-        tokens = self.translator.vocabs["tgt"].ids_to_tokens
-        lines = [to_json(result, line, tokens.__getitem__) for line, result in enumerate(self.results, start=1)]
-        self.predictions.certificates = [json.loads(line) for line in lines]
-        path = self.translator.certificates_file
-        temporary = f"{path}.{os.getpid()}.part"
-        with open(temporary, "w", encoding="utf-8", newline="\n") as file:
-            file.writelines(f"{line}\n" for line in lines)
-        os.replace(temporary, path)
-        self.translator._log(f"Certificates: {summary(self.results)}")
+        if result is None:
+            name = "certificates" if self.certificates.path else "attention"
+            raise invalid_setting(
+                name, getattr(self, name).path, "Copy attention decodes with OpenNMT-py's own search."
+            )
+        line = len(self.predictions)
+        vocabulary = self.translator.vocabs["tgt"].ids_to_tokens
+        if self.certificates.path:
+            record = to_json(result, line, vocabulary.__getitem__)
+            self.certificates.write(record)
+        if self.attention.path:
+            source = []
+            if result.hypotheses:
+                names = self.translator.vocabs["src"].ids_to_tokens
+                source = [names[token] for token in translation.src[: translation.srclen].tolist()]
+            self.attention.write(attention_json(result, line, source, vocabulary))
+        for hypothesis in result.hypotheses:
+            hypothesis.attention = None  # the summary does not need it, and a test set's would fill the memory
+        self.results.append(result)
 
     def _log_summary(self, seconds: float) -> None:
         translator, totals = self.translator, self.totals

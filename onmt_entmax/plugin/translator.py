@@ -27,6 +27,7 @@ class SparseTranslator(StockTranslator):
     search = "beam"
     max_expansions = 10000
     certificates_file = ""
+    attention_file = ""
     average_probabilities = False
 
     @classmethod
@@ -36,6 +37,7 @@ class SparseTranslator(StockTranslator):
         translator.search = getattr(opt, "search", "beam")
         translator.max_expansions = getattr(opt, "max_expansions", cls.max_expansions)
         translator.certificates_file = getattr(opt, "certificates", "") or ""
+        translator.attention_file = getattr(opt, "attention", "") or ""
         sparse = any(generator_alpha(member) != 1 for member in translator.members)
         translator.average_probabilities = getattr(opt, "avg_raw_probs", False) or sparse
         if len(translator.members) > 1 and sparse and not getattr(opt, "avg_raw_probs", False):
@@ -119,7 +121,7 @@ class SparseTranslator(StockTranslator):
             ratio=max(self.ratio, 0.0),
             source_lengths=source_lengths,
             certificates=bool(self.certificates_file),
-            return_attention=bool(attn_debug or self.replace_unk or self.report_align),
+            return_attention=bool(attn_debug or self.replace_unk or self.report_align or self.attention_file),
         )
 
     def _forced_prefixes(self, batch) -> list[list[int]] | None:

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Installs into .venv (see install.sh) and runs lint and all tests.
+#
+#   bash scripts/test.sh              everything
+#   bash scripts/test.sh -k entmax    arguments go to pytest; lint still runs
+#
+# Tests on real corpora run where ONMT_ENTMAX_DATA names their folder.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+export ONMT_ENTMAX_EXTRAS=test OMP_NUM_THREADS=1
+bash scripts/install.sh
+BIN=${ONMT_ENTMAX_VENV:-.venv}/bin
+if [ "${ONMT_ENTMAX_STACK:-modern}" = modern ]; then
+  "$BIN/ruff" check .
+  "$BIN/ruff" format --check .
+fi
+exec "$BIN/python" -m pytest "$@"

@@ -1,0 +1,58 @@
+"""Reading data: odd tokens in vocabularies, bad text named by file and line, no line dropped in silence."""
+
+from __future__ import annotations
+
+import pytest
+
+from onmt_entmax.errors import UserError
+from onmt_entmax.plugin.corpora import check_parallel, count_lines, read_vocabulary
+
+
+def write(path, content: bytes):
+    path.write_bytes(content)
+    return str(path)
+
+
+def test_vocabulary_with_counts_and_odd_tokens(tmp_path):
+    content = "a\t9\n\u00a0\t5\n\u2028\t4\nx\u00a0y\t3\nb 2\n".encode()
+    path = write(tmp_path / "v", content)
+    assert read_vocabulary(path, 1) == ["a", "\u00a0", "\u2028", "x\u00a0y", "b"]
+    assert read_vocabulary(path, 4) == ["a", "\u00a0", "\u2028"]
+
+
+def test_vocabulary_without_counts(tmp_path):
+    assert read_vocabulary(write(tmp_path / "v", "\u00a0\na\n7\n".encode()), 1) == ["\u00a0", "a", "7"]
+
+
+def test_vocabulary_line_without_its_count(tmp_path):
+    with pytest.raises(UserError, match=r"v, line 2: 'b' has no count"):
+        read_vocabulary(write(tmp_path / "v", b"a\t1\nb\n"), 1)
+
+
+def test_missing_vocabulary(tmp_path):
+    with pytest.raises(UserError, match="Vocabulary not found at .*none"):
+        read_vocabulary(str(tmp_path / "none"), 1)
+
+
+def test_lines_end_only_with_a_line_feed(tmp_path):
+    assert count_lines(write(tmp_path / "f", "a\u2028b\u0085c\r\n\nlast".encode())) == 3
+    assert count_lines(write(tmp_path / "empty", b"")) == 0
+
+
+def test_invalid_utf8_names_file_and_line(tmp_path):
+    with pytest.raises(UserError, match=r"f, line 2: invalid UTF-8 at byte 3"):
+        count_lines(write(tmp_path / "f", b"good\nno\xff\n"))
+
+
+def test_sides_of_different_length_name_both_counts(tmp_path):
+    source, target = write(tmp_path / "s", b"a\nb\n"), write(tmp_path / "t", b"a\n")
+    with pytest.raises(UserError, match=r"corpus_1: .*s has 2 lines, but .*t has 1"):
+        check_parallel(source, target, "corpus_1")
+    check_parallel(source, None, "corpus_1")
+
+
+def test_training_on_unequal_sides_is_refused(corpus, tmp_path):
+    short = write(tmp_path / "short.tgt", b"a\n")
+    data = corpus.data().replace(f"{corpus.folder}/train.tgt", short)
+    with pytest.raises(UserError, match="has 60 lines, but .* has 1"):
+        corpus.train("never", "-data", data)

@@ -1,0 +1,188 @@
+"""Stock's ``onmt_translate`` and Python API with our search: every option that used to break, on tiny models."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from onmt.inference_engine import InferenceEnginePY
+from onmt.opts import translate_opts
+from onmt.utils.parse import ArgumentParser
+
+from onmt_entmax.errors import UserError
+
+LINES = ["a b c", "d e", "h g f e", "a a b", "c"]
+
+
+def certificates(corpus, model, lines, *extra):
+    path = corpus.folder / "certificates.jsonl"
+    output = corpus.translate(model, lines, "-certificates", str(path), *extra)
+    return output, [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+
+
+def engine(model, *extra) -> InferenceEnginePY:
+    parser = ArgumentParser()
+    translate_opts(parser)
+    opt = parser.parse_args(["-model", str(model), "-src", "unused", "-output", "/dev/null", *extra])
+    ArgumentParser.validate_translate_opts(opt)
+    ArgumentParser._get_all_transform_translate(opt)
+    ArgumentParser.validate_translate_opts_dynamic(opt)
+    return InferenceEnginePY(opt)
+
+
+def test_it_learned_to_reverse(corpus, entmax_model):
+    output = corpus.translate(entmax_model, corpus.sources)
+    right = sum(line == gold for line, gold in zip(output, corpus.targets))
+    assert right >= 30  # of 60 words: its distributions are peaked
+
+
+@pytest.mark.parametrize("batch_size", ["1", "2", "30"])
+def test_blank_lines_stay_in_place(corpus, entmax_model, batch_size):
+    lines = ["", "a b c", "  ", "", "d e", ""]
+    output = corpus.translate(entmax_model, lines, "-batch_size", batch_size)
+    alone = corpus.translate(entmax_model, ["a b c", "d e"])
+    assert output == ["", alone[0], "", "", alone[1], ""]
+
+
+def test_only_blank_lines_and_no_lines(corpus, entmax_model):
+    assert corpus.translate(entmax_model, ["", ""]) == ["", ""]
+    assert corpus.translate(entmax_model, []) == []
+
+
+def test_n_best_lines_per_input(corpus, entmax_model):
+    output = corpus.translate(entmax_model, ["a b c", "", "d e"], "-n_best", "3", "-beam_size", "4")
+    assert len(output) == 9
+    assert output[3:6] == ["", "", ""]
+    assert output[0] == corpus.translate(entmax_model, ["a b c"])[0]
+
+
+def test_with_score_and_gold(corpus, entmax_model):
+    output = corpus.translate(entmax_model, LINES, "-with_score", "-length_penalty", "none")
+    for line in output:
+        assert float(line.split("\t")[1]) <= 0
+    target = corpus.folder / "gold.tgt"
+    target.write_text("c b a\ne d\ne f g h\nb a a\nc\n", encoding="utf-8")
+    corpus.translate(entmax_model, LINES, "-tgt", str(target))
+
+
+@pytest.mark.parametrize("option", ["-replace_unk", "-attn_debug", "-report_align", "-verbose", "-report_time"])
+@pytest.mark.parametrize("beam_size", ["1", "3"])
+def test_options_that_need_attention_work_with_beams(corpus, entmax_model, option, beam_size):
+    output = corpus.translate(entmax_model, LINES, option, "-beam_size", beam_size)
+    assert len(output) == len(LINES)
+    if option == "-report_align":
+        text, _, alignment = output[0].partition(" ||| ")
+        assert len(alignment.split()) == len(text.split())
+
+
+@pytest.mark.parametrize("penalty", ["wu", "summary"])
+def test_coverage_penalties_with_zeros_in_the_attention(corpus, entmax_model, penalty):
+    output = corpus.translate(entmax_model, LINES, "-coverage_penalty", penalty, "-beta", "0.5", "-stepwise_penalty")
+    assert len(output) == len(LINES) and any(output)
+
+
+def test_one_certificate_per_line_blank_lines_included(corpus, entmax_model):
+    output, records = certificates(corpus, entmax_model, ["a b c", "", "d e"], "-n_best", "2")
+    assert [record["line"] for record in records] == [1, 2, 3]
+    assert records[1]["hypotheses"] == [] and records[1]["reason"] == "blank input line"
+    for record in (records[0], records[2]):
+        assert record["reason"] is None
+        assert record["mass_found"] + record["mass_dropped"] == pytest.approx(1.0, abs=1e-5)
+        assert all(hypothesis["prob"] > 0 for hypothesis in record["hypotheses"])
+    assert output[0] == " ".join(records[0]["hypotheses"][0]["tokens"])
+
+
+def test_no_hypothesis_of_probability_zero(corpus, entmax_model):
+    _, records = certificates(corpus, entmax_model, corpus.sources[:40], "-n_best", "5")
+    probs = [hypothesis["prob"] for record in records for hypothesis in record["hypotheses"]]
+    assert min(probs) > 0
+    assert any(len(record["hypotheses"]) < 5 for record in records), "every support holds five strings: test is idle"
+
+
+def test_penalties_void_certificates_with_the_reason(corpus, entmax_model):
+    _, records = certificates(corpus, entmax_model, ["a b"], "-length_penalty", "avg")
+    assert records[0]["complete"] is None and "length_penalty" in records[0]["reason"]
+
+
+def test_exact_search_is_never_worse_than_beam(corpus, softmax_model):
+    _, beam = certificates(corpus, softmax_model, LINES, "-beam_size", "2")
+    _, exact = certificates(corpus, softmax_model, LINES, "-beam_size", "2", "-search", "exact")
+    for found, best in zip(beam, exact):
+        assert best["hypotheses"][0]["log_prob"] >= found["hypotheses"][0]["log_prob"] - 1e-5
+    assert all(record["optimal"] for record in exact)
+
+
+def test_sampling_draws_from_the_support(corpus, entmax_model):
+    output = corpus.translate(entmax_model, LINES, "-random_sampling_topk", "-1", "-seed", "1")
+    assert len(output) == len(LINES)
+
+
+def test_forced_prefixes(corpus, softmax_model):
+    prefixes = corpus.folder / "prefix.tgt"
+    prefixes.write_text("c b\ne\nh\nb\nc\n", encoding="utf-8")
+    output = corpus.translate(softmax_model, LINES, "-tgt", str(prefixes), "-tgt_file_prefix")
+    for line, prefix in zip(output, ["c b", "e", "h", "b", "c"]):
+        assert line.startswith(prefix)
+
+
+def test_attention_as_json_sums_to_one(corpus, entmax_model):
+    path = corpus.folder / "attention.jsonl"
+    corpus.translate(entmax_model, ["a b c", "", "d e"], "-attention", str(path), "-beam_size", "3")
+    records = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+    assert [record["source"] for record in records] == [["a", "b", "c"], [], ["d", "e"]]
+    for record in (records[0], records[2]):
+        for hypothesis in record["hypotheses"]:
+            assert len(hypothesis["attention"]) == len(hypothesis["tokens"])
+            assert all(sum(row) == pytest.approx(1.0, abs=1e-5) for row in hypothesis["attention"])
+
+
+def test_ensembles_of_different_alphas_average_probabilities(corpus, entmax_model, softmax_model):
+    lines = ["a b c"]
+    _, alone = zip(*(certificates(corpus, model, lines, "-n_best", "5") for model in (entmax_model, softmax_model)))
+    output, records = certificates(corpus, [entmax_model, softmax_model], lines, "-n_best", "5")
+    assert output[0] in {" ".join(h["tokens"]) for record in alone for h in record[0]["hypotheses"]}
+    assert records[0]["mass_found"] + records[0]["mass_dropped"] == pytest.approx(1.0, abs=1e-4)
+
+
+def test_adding_a_constant_to_a_member_changes_nothing(entmax_model, softmax_model, tmp_path):
+    from onmt_entmax.plugin.inference import Models
+    from onmt_entmax.plugin.scorers import build_scorer
+
+    models = Models([str(entmax_model), str(softmax_model)])
+    src, src_len = torch.tensor([[[4], [5], [6]]]), torch.tensor([3])
+
+    def log_probs():
+        scorer = build_scorer(models.members, src, src_len, True)
+        states = scorer.start()
+        with torch.no_grad():
+            return scorer.step(torch.tensor([models.start]), states, torch.tensor([0]), True).log_probs
+
+    before = log_probs()
+    with torch.no_grad():
+        models.members[1].generator.bias.add_(10.0)
+    torch.testing.assert_close(log_probs(), before, atol=1e-5, rtol=1e-5)
+
+
+def test_ensemble_members_must_share_both_vocabularies(corpus, entmax_model, tmp_path):
+    checkpoint = torch.load(entmax_model, map_location="cpu", weights_only=False)
+    checkpoint["vocab"]["tgt"] = list(reversed(checkpoint["vocab"]["tgt"]))
+    torch.save(checkpoint, tmp_path / "other.pt")
+    with pytest.raises(UserError, match=r"other\.pt: its target vocabulary"):
+        corpus.translate([entmax_model, tmp_path / "other.pt"], LINES)
+
+
+def test_python_api_returns_certificates_beside_predictions(entmax_model, tmp_path):
+    translator = engine(entmax_model, "-certificates", str(tmp_path / "c.jsonl"))
+    scores, predictions = translator.infer_list(["a b c", "", "d e"])
+    assert len(scores) == len(predictions) == len(predictions.certificates) == 3
+    assert predictions[1] == [""]
+    assert predictions.certificates[0]["hypotheses"][0]["log_prob"] == pytest.approx(scores[0][0])
+    assert all(math.isfinite(score) for score in scores[0])
+    translator.terminate()
+
+
+def test_n_best_above_the_beam_names_both(corpus, entmax_model):
+    with pytest.raises(UserError, match="`n_best`: 5.*`beam_size`, which is 3"):
+        corpus.translate(entmax_model, LINES, "-n_best", "5", "-beam_size", "3")
