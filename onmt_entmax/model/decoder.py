@@ -39,17 +39,14 @@ def _replacement(stock, alpha: float | str) -> GlobalAttention:
     return ours
 
 
-def _reason_for_dtype(*tensors: Tensor) -> str | None:
-    """Why these tensors can't go through the unrolled function, or None."""
+def _autocast_dtype(device_type: str) -> torch.dtype | None:
+    """The dtype that autocast computes in on this kind of device, or None where it is off."""
     try:
-        mixed = torch.is_autocast_enabled(tensors[0].device.type)
-    except TypeError:  # torch 2.2 has one function per device
-        mixed = torch.is_autocast_enabled() or torch.is_autocast_cpu_enabled()
-    if mixed:
-        return "mixed precision"
-    if any(tensor.dtype not in (torch.float32, torch.float64) for tensor in tensors):
-        return "half precision"
-    return None
+        return torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else None
+    except (AttributeError, TypeError):  # torch 2.2 has one function per device
+        if device_type == "cpu":
+            return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None
+        return torch.get_autocast_gpu_dtype() if torch.is_autocast_enabled() else None
 
 
 class _WithOurAttention:
@@ -187,7 +184,7 @@ class InputFeedDecoder(_WithOurAttention, InputFeedRNNDecoder):
     def _may_unroll_at_once(self, emb: Tensor, memory: Tensor) -> bool:
         if emb.size(1) == 1 and not torch.is_grad_enabled():
             return False  # one step of a search: nothing to gain
-        reason = self._reason_for_steps() or _reason_for_dtype(emb, memory)
+        reason = self._reason_for_steps()
         if reason and reason not in self._reasons_told:
             self._reasons_told.add(reason)
             logger.info("The input-feeding decoder runs step by step: %s.", reason)
@@ -213,20 +210,26 @@ class InputFeedDecoder(_WithOurAttention, InputFeedRNNDecoder):
 
     def _unroll_at_once(self, emb: Tensor, memory: Tensor, mask: SourceMask) -> tuple[Tensor, Tensor]:
         """What :meth:`_unroll_by_steps` computes, in one autograd function."""
+        device_type = emb.device.type
+        dtype = _autocast_dtype(device_type) or emb.dtype  # of the products; autograd casts the gradients back
+        emb = emb.to(dtype)
         dropout = None
         if self.training and (self.dropout.p > 0 or self.rnn.dropout.p > 0):
             dropout = self._dropout_factors(emb)
-        hidden, cell = self.state["hidden"]
         w_context, w_query = self.attn.linear_out.weight.split(self.hidden_size, 1)
-        outputs, probs, hidden, cell = unroll(
-            Plan(self.attn.alpha, mask, dropout),
-            emb,
-            self.attn.keys(memory),
-            memory @ w_context.t(),
-            w_query,
-            (self.state["input_feed"].squeeze(0), hidden, cell),
-            [(cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh) for cell in self.rnn.layers],
-        )
+        keys, values = self.attn.keys(memory), memory @ w_context.t()
+        state = (self.state["input_feed"].squeeze(0), *self.state["hidden"])
+        cells = [(cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh) for cell in self.rnn.layers]
+        with torch.autocast(device_type, enabled=False):
+            outputs, probs, hidden, cell = unroll(
+                Plan(self.attn.alpha, mask, dropout),
+                emb,
+                keys.to(dtype),
+                values.to(dtype),
+                w_query.to(dtype),
+                tuple(part.to(dtype) for part in state),
+                [tuple(part.to(dtype) for part in cell) for cell in cells],
+            )
         self.state["hidden"] = (hidden, cell)
         return outputs, probs
 
