@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from onmt_entmax.entmax import thresholds
+from onmt_entmax.entmax import blocks, thresholds
 from onmt_entmax.entmax.thresholds import may_look
 
 Alpha = Union[float, Tensor]
@@ -42,6 +42,22 @@ def check_mask(scores: Tensor, dim: int) -> None:
         raise ValueError("Every score of a slice is -inf: there is nothing to give probability to.")
 
 
+def solving_dtype(scores: Tensor, alpha: Alpha) -> torch.dtype:
+    """The dtype to solve in: float64 for alpha > 2 (p = u^(1/(alpha-1)) is steep at 0), else at least float32."""
+    if isinstance(alpha, Tensor):
+        above = may_look(alpha) and alpha.numel() > 0 and bool((alpha > 2).any())
+    else:
+        above = alpha > 2
+    return torch.float64 if above else working_dtype(scores.dtype)
+
+
+def takes_blocks(rows: Tensor, alpha: Alpha) -> bool:
+    """Whether rows ``(n, d)`` go through blocks.py: wide ones on the CPU."""
+    if rows.shape[-1] < blocks.WIDE or rows.shape[0] == 0 or not may_look(rows):
+        return False
+    return not isinstance(alpha, Tensor) or bool((alpha > 1).all())
+
+
 def solve_rows(x: Tensor, alpha: Alpha, solver: str = "auto") -> tuple[Tensor, Tensor]:
     """Probabilities of rows.
 
@@ -54,23 +70,23 @@ def solve_rows(x: Tensor, alpha: Alpha, solver: str = "auto") -> tuple[Tensor, T
         Probabilities ``(n, d)``, and the sum over the row of the probabilities over the largest one, ``(n, 1)``.
     """
     if isinstance(alpha, Tensor):
-        epsilon = (alpha - 1).to(x.dtype)
+        epsilon = alpha - 1
         dense = epsilon <= 0
-        epsilon = torch.where(dense, torch.ones_like(epsilon), epsilon)
-        r = _ratios(x, epsilon, "bisect" if solver == "bisect" else "newton")
+        r = _ratios(x, torch.where(dense, 1, epsilon), "newton" if solver == "auto" else solver)
         r = torch.where(dense, x.exp(), r)
     elif alpha == 1:
         r = x.exp()
     else:
         r = _ratios(x, alpha - 1, solver)
-    total = r.sum(-1, keepdim=True)
-    return r.div_(total), total
+    total = r.sum(-1, True)
+    return r / total, total
 
 
 def _ratios(x: Tensor, epsilon: Alpha, solver: str) -> Tensor:
+    s = x * epsilon
     if solver == "auto":
         solver = "newton"
-    return thresholds.ratios(x, epsilon, getattr(thresholds, solver)(x, epsilon))
+    return thresholds.ratios(s, epsilon, getattr(thresholds, solver)(s, epsilon))
 
 
 def entmax_forward(scores: Tensor, alpha: Alpha = 1.5, dim: int = -1, solver: str = "auto") -> Tensor:
@@ -79,12 +95,26 @@ def entmax_forward(scores: Tensor, alpha: Alpha = 1.5, dim: int = -1, solver: st
         return torch.softmax(scores, dim)
     if scores.numel() == 0:
         return torch.empty_like(scores)
-    z = scores.to(working_dtype(scores.dtype)).movedim(dim, -1)
+    z = scores.to(solving_dtype(scores, alpha)).movedim(dim, -1)
     rows = z.reshape(-1, z.shape[-1])
     if isinstance(alpha, Tensor):
-        alpha = alpha.to(z.dtype).movedim(dim, -1).expand(z.shape[:-1] + (1,)).reshape(-1, 1)
-    p, _ = solve_rows(rows - rows.amax(-1, keepdim=True), alpha, solver)
+        alpha = alpha.to(z.dtype).movedim(dim, -1).expand(*z.shape[:-1], 1).reshape(-1, 1)
+    if solver == "auto" and takes_blocks(rows, alpha):
+        p = _wide_forward(rows.contiguous(), alpha)
+    else:
+        p, _ = solve_rows(rows - rows.amax(-1, True), alpha, solver)
     return p.reshape(z.shape).movedim(-1, dim).to(scores.dtype)
+
+
+def _wide_forward(rows: Tensor, alpha: Alpha) -> Tensor:
+    """Probabilities of wide rows ``(n, d)`` on the CPU."""
+    n, d = rows.shape
+    out = torch.zeros_like(rows)
+    work = blocks.workspace(n, d, rows, rows.dtype)
+    for part in blocks.blocks(n, d):
+        epsilon = alpha[part] - 1 if isinstance(alpha, Tensor) else alpha - 1
+        blocks.fill(rows[part], epsilon, blocks.solve(rows[part], epsilon, work), out[part])
+    return out
 
 
 def entmax_backward(probs: Tensor, grad: Tensor, alpha: Alpha = 1.5, dim: int = -1) -> Tensor:
@@ -250,7 +280,7 @@ class Sparsemax(Entmax):
 
 
 class LearnedAlpha(nn.Module):
-    """A learned alpha, inside (1, 2) by construction: 1.01 + 0.98 sigmoid(parameter), which no rounding takes to 1 or 2.
+    """A learned alpha, inside (1, 2) by construction: 1.01 + 0.98 sigmoid(parameter); no rounding takes it to 1 or 2.
 
     Args:
         shape: of the parameter, e.g. ``(heads, 1, 1)``; it must broadcast over the scores with ``dim`` of size 1.

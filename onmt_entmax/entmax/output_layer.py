@@ -13,8 +13,17 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from onmt_entmax.entmax.losses import check_reduction, check_smoothing, conjugate, smoothed_entropy
-from onmt_entmax.entmax.mappings import check_alpha, solve_rows, working_dtype
+from onmt_entmax.entmax import blocks
+from onmt_entmax.entmax.losses import check_reduction, check_smoothing
+from onmt_entmax.entmax.mappings import check_alpha, solving_dtype, working_dtype
+from onmt_entmax.entmax.output_blocks import (
+    Totals,
+    add_sparse_products,
+    multiply_densely,
+    solve_at_once,
+    solve_in_blocks,
+)
+from onmt_entmax.entmax.thresholds import may_look
 
 
 class LinearEntmaxLoss(NamedTuple):
@@ -28,76 +37,62 @@ class LinearEntmaxLoss(NamedTuple):
     plain_loss: Tensor  # scalar: the summed loss without label smoothing
 
 
-BLOCK = 128
+LOGITS = 1 << 22  # entries of a block of logits
 
 
 class _LinearEntmaxLoss(torch.autograd.Function):
+    """Takes the rows that count only; ``scale`` None sums, else the losses' sum is multiplied by it."""
+
     @staticmethod
-    def forward(ctx, hidden, weight, bias, target, alpha, ignore_index, smoothing, mean, statistics):
-        needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+    def forward(ctx, hidden, weight, bias, target, alpha, smoothing, scale, statistics):
         n, vocab = hidden.shape[0], weight.shape[0]
         dtype = working_dtype(hidden.dtype)
-        kept = target != ignore_index
-        count = kept.sum()
-        losses = hidden.new_zeros(n, dtype=dtype)
-        plain = torch.zeros_like(losses)
-        correct = torch.zeros_like(count)
-        support_size = torch.zeros_like(target)
-        gold_prob = torch.zeros_like(losses) if statistics else None
-        squares = torch.zeros_like(losses) if statistics else None
-        grad_hidden = torch.zeros_like(hidden) if needs_hidden else None
-        grad_weight = torch.zeros_like(weight, dtype=dtype) if needs_weight else None
-        grad_bias = torch.zeros_like(bias, dtype=dtype) if needs_bias else None
-        for start in range(0, n, BLOCK):
-            rows = slice(start, min(start + BLOCK, n))
-            logits = torch.nn.functional.linear(hidden[rows], weight, bias).to(dtype)
-            use = kept[rows].unsqueeze(-1)
-            gold = torch.where(use, target[rows].unsqueeze(-1), 0)
-            top, best = logits.max(-1, keepdim=True)
-            x = logits - top
-            probs, total = solve_rows(x, alpha)
-            plain_rows = conjugate(x, probs, total, alpha) - x.gather(-1, gold)
-            loss_rows = plain_rows
-            if smoothing > 0:
-                loss_rows = plain_rows + smoothing * (x.gather(-1, gold) - x.mean(-1, keepdim=True))
-                if alpha > 1:
-                    loss_rows = loss_rows - smoothed_entropy(vocab, alpha, smoothing)
-            plain[rows] = torch.where(use, plain_rows, 0).squeeze(-1)
-            losses[rows] = torch.where(use, loss_rows, 0).squeeze(-1)
-            correct += ((best == gold) & use).sum()
-            support_size[rows] = torch.where(use, (probs > 0).sum(-1, keepdim=True), 0).squeeze(-1)
-            if statistics:
-                gold_prob[rows] = torch.where(use, probs.gather(-1, gold), 0).squeeze(-1)
-                squares[rows] = torch.where(use, probs.square().sum(-1, keepdim=True), 0).squeeze(-1)
-            if needs_hidden or needs_weight or needs_bias:
-                residual = probs - smoothing / vocab
-                residual.scatter_add_(-1, gold, torch.full_like(total, smoothing - 1))
-                residual = torch.where(use, residual, 0)
-                if needs_bias:
-                    grad_bias += residual.sum(0)
-                residual = residual.to(hidden.dtype)
-                if needs_hidden:
-                    grad_hidden[rows] = residual @ weight
-                if needs_weight:
-                    grad_weight += residual.t() @ hidden[rows]
-        scale = 1 / count if mean else None
-        ctx.scale = scale
-        ctx.dtypes = hidden.dtype, weight.dtype
-        ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
-        loss = losses.sum() if scale is None else losses.sum() * scale
-        extras = (correct, support_size, gold_prob, squares, plain.sum())
+        wanted = ctx.needs_input_grad[:3]
+        totals = Totals(target, dtype, statistics)
+        dense = [torch.zeros_like(hidden) if wanted[0] else None, None, None]
+        cpu = may_look(hidden) and vocab >= blocks.WIDE
+        sparse = []  # (rows, cols, values) of the blocks that are multiplied sparsely, in backward
+        size = max(1, LOGITS // max(vocab, 1))
+        buffer = hidden.new_empty(min(n, size), vocab) if hidden.device.type == "cpu" else None
+        work = blocks.workspace(n, vocab, hidden, solving_dtype(hidden, alpha)) if cpu else None
+        for start in range(0, n, size):
+            rows = slice(start, min(start + size, n))
+            out = None if buffer is None else buffer[: rows.stop - start]
+            logits = torch.mm(hidden[rows], weight.t(), out=out)
+            if bias is not None:
+                logits += bias
+            if cpu:
+                support = solve_in_blocks(logits, target[rows], alpha, smoothing, totals, start, work, any(wanted))
+            else:
+                solve_at_once(logits, target[rows], alpha, smoothing, totals, start)
+                support = None
+            if support is not None:
+                sparse.append(support)
+            elif any(wanted):  # the block of logits now holds their gradient
+                multiply_densely(dense, wanted, logits, hidden, weight, bias, rows, dtype)
+        saved = [torch.cat(parts) for parts in zip(*sparse)] if sparse else []
+        ctx.scale, ctx.smoothing = scale, smoothing
+        ctx.save_for_backward(hidden, weight, bias, *dense, *saved)
+        loss = totals.loss if scale is None else totals.loss * scale
+        extras = (totals.correct, totals.size, totals.gold, totals.squares, totals.plain)
         ctx.mark_non_differentiable(*[extra for extra in extras if extra is not None])
         return (loss, *extras)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad, *unused):
+        hidden, weight, bias, *rest = ctx.saved_tensors
         if ctx.scale is not None:
             grad = grad * ctx.scale
-        grads = [None if g is None else g * grad for g in ctx.saved_tensors]
-        for i, dtype in enumerate((ctx.dtypes[0], ctx.dtypes[1], ctx.dtypes[1])):
-            grads[i] = None if grads[i] is None else grads[i].to(dtype)
-        return (*grads, None, None, None, None, None, None)
+        dense, sparse = rest[:3], rest[3:]
+        wanted = ctx.needs_input_grad[:3]
+        grads = [None if g is None else g * grad for g in dense]
+        if sparse:
+            add_sparse_products(grads, wanted, sparse, hidden, weight, bias, grad, ctx.smoothing)
+        for i, (like, want) in enumerate(zip((hidden, weight, bias), wanted)):
+            if want:
+                grads[i] = torch.zeros_like(like) if grads[i] is None else grads[i].to(like.dtype)
+        return (*grads, None, None, None, None, None)
 
 
 def _autocast_dtype(device: str) -> torch.dtype | None:
@@ -153,11 +148,19 @@ def linear_entmax_loss(
     if low is not None:
         hidden, weight = hidden.to(low), weight.to(low)
         bias = None if bias is None else bias.to(low)
+    # ignored rows are left out, for which a GPU waits once per call
+    n, kept = target.shape[0], (target != ignore_index).nonzero().squeeze(-1)
+    whole = kept.numel() == n
+    if not whole:
+        hidden, target = hidden.index_select(0, kept), target.index_select(0, kept)
+    scale = None if reduction == "sum" else 1 / kept.numel() if kept.numel() > 0 else float("nan")
     with torch.autocast(device, enabled=False):
-        outputs = _LinearEntmaxLoss.apply(
-            hidden, weight, bias, target, alpha, ignore_index, label_smoothing, reduction == "mean", statistics
+        loss, correct, *per_row, plain = _LinearEntmaxLoss.apply(
+            hidden, weight, bias, target, alpha, label_smoothing, scale, statistics
         )
-    return LinearEntmaxLoss(*outputs)
+    if not whole:
+        per_row = [None if v is None else v.new_zeros(n).index_copy_(0, kept, v) for v in per_row]
+    return LinearEntmaxLoss(loss, correct, *per_row, plain)
 
 
 class OutputLayerLoss(nn.Module):

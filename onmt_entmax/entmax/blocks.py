@@ -1,0 +1,188 @@
+r"""Wide rows on the CPU, a block that fits in the cache at a time: few of a row's entries can be in its support.
+
+Three facts make it fast. Solving a row on any part of its entries gives a width that is at least the row's, so the
+maxima of groups of 16 entries, which the search for the maximum yields for little more, give a bound below which all
+entries can be left out. For a number alpha <= 2 the root of a tangent at *any* point is a width that is at least the
+solution, so Newton may start from a guess, here the solution of a sample of the row. And the few entries left over are
+padded into a small matrix, on which the steps cost next to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, Optional
+
+import torch
+from torch import Tensor
+
+from onmt_entmax.entmax import thresholds
+from onmt_entmax.entmax.thresholds import Epsilon
+
+GROUP = 16  # entries per group
+WIDE = 512  # rows with fewer entries are not worth the effort
+BLOCK_ENTRIES = 1 << 20
+GROUPED_SHARE = 0.08  # of the entries, in groups that reach the bound: above it the whole block is scanned
+GATHERED_SHARE = 0.3  # of the entries above the bound: above it the block stays dense
+
+
+class Support(NamedTuple):
+    """The non-zeros of some rows, ordered by row; all of shape ``(m,)``."""
+
+    rows: Tensor
+    cols: Tensor
+    values: Tensor  # probabilities
+
+
+class Solution(NamedTuple):
+    """A block of solved rows. Shapes ``(n, 1)`` but for the support."""
+
+    top: Tensor  # the row's maximum
+    width: Tensor  # see thresholds.py; 1 for alpha = 1
+    total: Tensor  # 1 / the largest probability
+    mean: Tensor  # sum p_j (z_j - top)
+    support: Optional[Support]  # None: the block was solved densely, see :func:`fill`
+
+
+def blocks(n: int, d: int) -> Iterator[slice]:
+    """Slices of ``n`` rows of ``d`` entries, each about BLOCK_ENTRIES."""
+    size = max(1, BLOCK_ENTRIES // max(d, 1))
+    for start in range(0, n, size):
+        yield slice(start, min(n, start + size))
+
+
+def workspace(n: int, d: int, like: Tensor, dtype: torch.dtype) -> Tensor:
+    """Two buffers for :func:`solve`, each for a block: fresh memory is dear on a CPU; shape ``(2, rows, d)``."""
+    return torch.empty(2, min(n, max(1, BLOCK_ENTRIES // max(d, 1))), d, device=like.device, dtype=dtype)
+
+
+def solve(z: Tensor, epsilon: Epsilon, work: Tensor) -> Solution:
+    """Solve a block of rows.
+
+    Args:
+        z: scores, contiguous, float32 or float64, shape ``(n, d)``.
+        epsilon: alpha - 1, at least 0 (a number of at most 1, or a positive tensor of shape ``(n, 1)``).
+        work: from :func:`workspace`, for at least n rows.
+
+    Raises:
+        ValueError: a row of nothing but ``-inf``.
+    """
+    n, d = z.shape
+    scaled, other = work[0, :n], work[1, :n]
+    groups = d // GROUP
+    coarse = z.new_empty(n, groups + (d % GROUP > 0))
+    torch.amax(z[:, : groups * GROUP].unflatten(1, (GROUP, groups)), 1, out=coarse[:, :groups])
+    if d % GROUP:
+        coarse[:, groups] = z[:, groups * GROUP :].amax(-1)
+    top = coarse.amax(-1, True)
+    finite = bool(torch.isfinite(top).all())
+    if not finite and bool((top == float("-inf")).any()):
+        raise ValueError("Every score of a slice is -inf: there is nothing to give probability to.")
+    number = isinstance(epsilon, float)
+    if number and epsilon == 0:
+        x = torch.sub(z, top, out=scaled)
+        p = torch.exp(x, out=other)
+        total = p.sum(-1, True)
+        return Solution(top, torch.ones_like(top), total, torch.zeros_like(top), None)
+    start = None
+    if finite:
+        start = thresholds.newton((coarse - top).mul_(epsilon), epsilon).mul_(1 + 1e-5).clamp_(max=1)
+        found = _gather(z, coarse, top - start / epsilon, number and epsilon in (0.5, 1.0))
+        if found is not None:
+            return _solve_gathered(z, found, top, epsilon, start)
+    torch.sub(z, top, out=scaled).mul_(epsilon)
+    if start is not None and number:
+        start = _sampled(scaled, epsilon, start)
+    width = thresholds.newton(scaled, epsilon, start, other)
+    r = thresholds.ratios(scaled, epsilon, width, other)
+    total = r.sum(-1, True)
+    mean = r.mul_(scaled.clamp_(min=-1)).sum(-1, True) / (total * epsilon)
+    return Solution(top, width, total, mean, None)
+
+
+def _sampled(scaled: Tensor, epsilon: float, bound: Tensor) -> Tensor:
+    """The width that gives every 16th entry a 16th of the mass, where it is below ``bound``; shape ``(n, 1)``."""
+    factor = GROUP**epsilon
+    sample = scaled[:, ::GROUP] * factor
+    width = bound * factor
+    for _ in range(4):
+        _, width = thresholds._norm_and_step(sample, epsilon, width, None)
+    guess = width / factor
+    return torch.where((guess > 0) & (guess < bound), guess, bound)
+
+
+def _gather(z: Tensor, coarse: Tensor, floor: Tensor, cheap: bool) -> Optional[tuple[Tensor, Tensor]]:
+    """Flat positions and scores of the entries above ``floor`` ``(n, 1)``, ordered by row; None where they are many.
+
+    ``cheap`` says that a dense step costs less than scanning the block for them.
+    """
+    n, d = z.shape
+    groups = d // GROUP
+    picked = (coarse > floor).view(-1).nonzero().squeeze(-1)  # (groups picked,)
+    flat_z = z.view(-1)
+    if picked.numel() * GROUP <= GROUPED_SHARE * n * d:
+        row = picked.div(coarse.shape[1], rounding_mode="floor")
+        group = picked - row * coarse.shape[1]
+        offset = torch.arange(GROUP, device=z.device)
+        flat = (row * d + group).unsqueeze(-1) + offset * groups  # (groups picked, GROUP)
+        if d % GROUP:
+            # the last group is the rest of the row, next to each other and fewer
+            rest = (row * d + groups * GROUP).unsqueeze(-1) + offset.clamp(max=d % GROUP - 1)
+            flat = torch.where((group == groups).unsqueeze(-1), rest, flat)
+        values = flat_z.index_select(0, flat.view(-1)).view_as(flat)
+        keep = values > floor.squeeze(-1).index_select(0, row).unsqueeze(-1)
+        if d % GROUP:
+            keep &= (group != groups).unsqueeze(-1) | (offset < d % GROUP)
+        chosen = keep.view(-1).nonzero().squeeze(-1)
+        return flat.view(-1).index_select(0, chosen), values.view(-1).index_select(0, chosen)
+    if cheap or picked.numel() > 0.97 * coarse.numel():
+        return None
+    flat = (z > floor).view(-1).nonzero().squeeze(-1)
+    if flat.numel() > GATHERED_SHARE * n * d:
+        return None
+    return flat, flat_z.index_select(0, flat)
+
+
+def _solve_gathered(z: Tensor, found: tuple[Tensor, Tensor], top: Tensor, epsilon: Epsilon, start: Tensor) -> Solution:
+    """Solve on the entries found, padded to a matrix of shape (n, largest number of entries in a row)."""
+    n, d = z.shape
+    flat, values = found
+    rows = flat.div(d, rounding_mode="floor")
+    counts = torch.bincount(rows, minlength=n)
+    place = torch.arange(flat.numel(), device=z.device) - (counts.cumsum(0) - counts).index_select(0, rows)
+    k = int(counts.max())
+    s = z.new_full((n, k), float("-inf"))
+    at = rows * k + place
+    s.view(-1)[at] = values - top.squeeze(-1).index_select(0, rows)
+    s.mul_(epsilon)
+    width = thresholds.newton(s, epsilon, start)
+    r = thresholds.ratios(s, epsilon, width)
+    total = r.sum(-1, True)
+    mean = (r * s.clamp_(min=-1)).sum(-1, True) / (total * epsilon)
+    p = r.div_(total).view(-1).index_select(0, at)
+    inside = p.nonzero().squeeze(-1)
+    rows = rows.index_select(0, inside)
+    support = Support(rows, flat.index_select(0, inside) - rows * d, p.index_select(0, inside))
+    return Solution(top, width, total, mean, support)
+
+
+def fill(z: Tensor, epsilon: Epsilon, solution: Solution, out: Tensor, scale: Optional[Tensor] = None) -> Tensor:
+    """Write the probabilities of a block, times ``scale`` ``(n, 1)``, into ``out``.
+
+    Args:
+        z: the scores that were solved, shape ``(n, d)``.
+        epsilon: as given to :func:`solve`.
+        solution: what it returned.
+        out: contiguous, shape and dtype of ``z``; zeros if the solution has a support.
+        scale: 1 if None.
+    """
+    if solution.support is not None:
+        rows, cols, values = solution.support
+        if scale is not None:
+            values = values * scale.squeeze(-1).index_select(0, rows)
+        out.view(-1)[rows * out.shape[1] + cols] = values
+        return out
+    factor = solution.total.reciprocal() if scale is None else scale / solution.total
+    torch.sub(z, solution.top, out=out)
+    if isinstance(epsilon, float) and epsilon == 0:
+        return out.exp_().mul_(factor)
+    return thresholds.ratios(out.mul_(epsilon), epsilon, solution.width, out).mul_(factor)

@@ -1,0 +1,193 @@
+"""The pieces of the output layer: blocks of logits are solved, counted, and multiplied densely or sparsely."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from onmt_entmax.entmax import blocks
+from onmt_entmax.entmax.losses import conjugate, smoothed_entropy
+from onmt_entmax.entmax.mappings import solve_rows, solving_dtype
+
+SPARSE_SHARE = 0.03  # of the vocabulary: with more non-zeros per row than this a block is multiplied densely
+
+
+class Totals:
+    """Sums and per-row statistics, filled in block by block."""
+
+    def __init__(self, target: Tensor, dtype: torch.dtype, statistics: bool):
+        self.loss = torch.zeros((), dtype=dtype, device=target.device)
+        self.plain = self.loss.clone()
+        self.correct = torch.zeros((), dtype=torch.int64, device=target.device)
+        self.size = torch.zeros_like(target)
+        self.gold = torch.zeros(target.shape, dtype=dtype, device=target.device) if statistics else None
+        self.squares = torch.zeros_like(self.gold) if statistics else None
+
+
+def solve_at_once(logits, target, alpha, smoothing, totals, start) -> None:
+    """Solve logits ``(n, V)``, add to ``totals``, and put their gradient in their place; never waits for the device."""
+    vocab = logits.shape[1]
+    z = logits.to(solving_dtype(logits, alpha))
+    top, best = z.max(-1, True)
+    x = z - top
+    probs, total = solve_rows(x, alpha)
+    gold = target.unsqueeze(-1)
+    mean = torch.where(probs > 0, probs * x, 0).sum(-1, True)
+    plain = conjugate(mean, total, alpha - 1) - x.gather(-1, gold)
+    spread = x.gather(-1, gold) - x.mean(-1, True) if smoothing > 0 else None
+    _count(totals, plain, spread, smoothing, vocab, alpha)
+    rows = slice(start, start + logits.shape[0])
+    totals.correct += (best == gold).sum()
+    totals.size[rows] = (probs > 0).sum(-1)
+    if totals.gold is not None:
+        totals.gold[rows] = probs.gather(-1, gold).squeeze(-1).to(totals.gold.dtype)
+        totals.squares[rows] = probs.square().sum(-1).to(totals.squares.dtype)
+    probs = probs - smoothing / vocab if smoothing > 0 else probs
+    logits.copy_(probs.scatter_add(-1, gold, torch.full_like(total, smoothing - 1)))
+
+
+def _count(totals, plain, spread, smoothing, vocab, alpha) -> None:
+    """Add the losses of rows: without smoothing, and with it."""
+    summed = plain.sum()
+    totals.plain += summed
+    if smoothing > 0:
+        summed = summed + smoothing * spread.sum() - plain.shape[0] * smoothed_entropy(vocab, alpha, smoothing)
+    totals.loss += summed
+
+
+def solve_in_blocks(logits, target, alpha, smoothing, totals, start, work, differentiate) -> Optional[blocks.Support]:
+    """The same for wide rows on the CPU, a small block at a time.
+
+    Returns:
+        The gradient's non-zeros (smoothing's rank-one part left out), where they are few; then the logits are as they
+        were. Otherwise None, and the logits hold their gradient, if it is asked for.
+    """
+    n, vocab = logits.shape
+    epsilon = alpha - 1
+    parts, solutions = list(blocks.blocks(n, vocab)), []
+    for part in parts:
+        z = logits[part].to(work.dtype)
+        solution = blocks.solve(z, epsilon, work)
+        gold = target[part].unsqueeze(-1)
+        gold_score = z.gather(-1, gold) - solution.top
+        plain = conjugate(solution.mean, solution.total, epsilon) - gold_score
+        spread = gold_score - z.mean(-1, True) + solution.top if smoothing > 0 else None
+        _count(totals, plain, spread, smoothing, vocab, alpha)
+        hit = (gold_score == 0).squeeze(-1).nonzero().squeeze(-1)  # the target is a maximum: the first one?
+        rows = slice(start + part.start, start + part.stop)
+        if solution.support is None:
+            if hit.numel() > 0:
+                totals.correct += (z[hit].argmax(-1) == gold[hit, 0]).sum()
+            probs = blocks.fill(z, epsilon, solution, work[0, : z.shape[0]])
+            if totals.gold is not None:
+                totals.gold[rows] = probs.gather(-1, gold).squeeze(-1).to(totals.gold.dtype)
+                totals.squares[rows] = torch.linalg.vector_norm(probs, 2, -1).square().to(totals.squares.dtype)
+            totals.size[rows] = (
+                torch.sign(probs, out=probs).sum(-1) if epsilon > 0 else vocab + 0 * solution.top[:, 0]
+            ).long()
+        else:
+            _count_sparse(solution.support, gold.squeeze(-1), hit, 1 / solution.total.squeeze(-1), totals, rows)
+        solutions.append(solution)
+    if not differentiate:
+        return None
+    gold = target.unsqueeze(-1)
+    nonzeros = float(totals.size[start : start + n].sum())
+    if nonzeros <= SPARSE_SHARE * n * vocab and logits.dtype == work.dtype:
+        supports = [_support(logits, part, epsilon, solution, work) for part, solution in zip(parts, solutions)]
+        rows = torch.cat([s.rows + start + part.start for part, s in zip(parts, supports)])
+        # the target's -1 goes in as an entry of its own at the end of its row's
+        every = torch.arange(start, start + n)
+        rows, order = torch.cat([rows, every]).sort(stable=True)
+        cols = torch.cat([*[s.cols for s in supports], target])[order]
+        values = torch.cat([*[s.values for s in supports], work.new_full((n,), smoothing - 1)])[order]
+        return blocks.Support(rows, cols, values)
+    for part, solution in zip(parts, solutions):
+        block = logits[part]
+        z = block if solution.support is None else block.zero_()
+        if block.dtype == work.dtype:
+            blocks.fill(z, epsilon, solution, block)
+        else:
+            filled = work[0, : block.shape[0]]
+            block.copy_(
+                blocks.fill(z.to(work.dtype), epsilon, solution, filled if solution.support is None else filled.zero_())
+            )
+    if smoothing > 0:
+        logits -= smoothing / vocab
+    logits.scatter_add_(-1, gold, torch.full_like(gold, smoothing - 1, dtype=logits.dtype))
+    return None
+
+
+def _support(logits, part, epsilon, solution, work) -> blocks.Support:
+    """The support of a solved block, read off its probabilities if it was solved densely."""
+    if solution.support is not None:
+        return solution.support
+    probs = blocks.fill(logits[part], epsilon, solution, work[0, : part.stop - part.start])
+    rows, cols = probs.nonzero().unbind(1)
+    return blocks.Support(rows, cols, probs[rows, cols])
+
+
+def _count_sparse(support, gold, hit, largest, totals, rows) -> None:
+    """Statistics of a block from its support: sizes, correct predictions, and what validation asks for."""
+    sizes = torch.bincount(support.rows, minlength=gold.shape[0])
+    totals.size[rows] = sizes
+    if hit.numel() > 0:
+        # the first column with the largest probability, columns not being in order
+        best = torch.where(support.values >= largest.index_select(0, support.rows), support.cols, 1 << 62)
+        first = torch.full_like(gold, 1 << 62).scatter_reduce_(0, support.rows, best, "amin")
+        totals.correct += (first[hit] == gold[hit]).sum()
+    if totals.gold is not None:
+        n = gold.shape[0]
+        match = torch.where(support.cols == gold.index_select(0, support.rows), support.values, 0)
+        totals.gold[rows] = match.new_zeros(n).index_add_(0, support.rows, match).to(totals.gold.dtype)
+        squares = match.new_zeros(n).index_add_(0, support.rows, support.values.square())
+        totals.squares[rows] = squares.to(totals.squares.dtype)
+
+
+def multiply_densely(dense, wanted, residual, hidden, weight, bias, rows, dtype) -> None:
+    """Add a block's part to the gradients of hidden states, weight and bias, from the logits' ``(n, V)``."""
+    if wanted[0]:
+        torch.mm(residual, weight, out=dense[0][rows])
+    if wanted[1]:
+        if dense[1] is None:
+            dense[1] = torch.zeros(weight.shape, dtype=dtype, device=weight.device)
+        if dtype == residual.dtype:
+            dense[1].addmm_(residual.t(), hidden[rows])
+        else:
+            dense[1] += residual.t() @ hidden[rows]
+    if wanted[2]:
+        summed = residual.sum(0, dtype=dtype)
+        dense[2] = summed if dense[2] is None else dense[2].add_(summed)
+
+
+def add_sparse_products(grads, wanted, sparse, hidden, weight, bias, grad, smoothing) -> None:
+    """Add to the gradients those of the blocks kept as non-zeros ``(rows, cols, values)``, ordered by row."""
+    rows, cols, values = sparse
+    n, vocab = hidden.shape[0], weight.shape[0]
+    values = values * grad
+    mine = torch.zeros(n, 1, dtype=values.dtype).index_fill_(0, rows, 1).mul_(grad * (smoothing / vocab))  # (n, 1)
+    if wanted[0]:
+        part = _bags(rows, cols, values, weight, n)
+        if smoothing > 0:
+            part.addmm_(mine, weight.sum(0, keepdim=True), alpha=-1)
+        grads[0] = part if grads[0] is None else grads[0].add_(part)
+    if wanted[1]:
+        cols, order = cols.sort()
+        part = _bags(cols, rows[order], values[order], hidden, vocab)
+        if smoothing > 0:
+            part.sub_(mine.t() @ hidden)
+        grads[1] = part if grads[1] is None else grads[1].add_(part)
+        values = values[order]
+    if wanted[2]:
+        part = values.new_zeros(vocab).index_add_(0, cols, values)
+        if smoothing > 0:
+            part.sub_(mine.sum())
+        grads[2] = part if grads[2] is None else grads[2].add_(part)
+
+
+def _bags(bags: Tensor, index: Tensor, values: Tensor, matrix: Tensor, count: int) -> Tensor:
+    """Row i is the sum of ``values * matrix[index]`` where ``bags`` (ascending) is i; shape ``(count, columns)``."""
+    offsets = torch.searchsorted(bags, torch.arange(count))
+    return F.embedding_bag(index, matrix, offsets, mode="sum", per_sample_weights=values)
