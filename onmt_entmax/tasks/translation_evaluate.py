@@ -239,8 +239,8 @@ def _read_predictions(path: Path, test: References, n_best: int) -> list[str]:
         rest = left_over(kind, tokens)
         if rest is not None:
             raise UserError(
-                f"{path}, line {number * n_best + 1}: {rest!r} is left over from other subwords than the data's ({kind}): "
-                "are these predictions of another model?"
+                f"{path}, line {number * n_best + 1}: {rest!r} is left over: the data's subwords are {kind}. "
+                "Are these predictions of another model?"
             )
         undone.append(tokens)
     return undone
