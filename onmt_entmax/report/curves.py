@@ -8,7 +8,7 @@ from typing import Optional
 
 import matplotlib
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from onmt_entmax.errors import UserError
 from onmt_entmax.report import style
@@ -73,6 +73,9 @@ def draw_panel(axes, panel: tuple[str, str, bool], groups: dict[str, list[Metric
     axes.set_xlabel("training step")
     if logarithmic:
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=12))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.margins(x=0.03)
     axes.grid(True)

@@ -15,7 +15,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 from onmt_entmax.errors import UserError, choices, invalid_setting
 

@@ -66,7 +66,10 @@ def table1(paths: Sequence[Path]) -> Table:
     Args:
         paths: files of ``onmt_entmax evaluate inflection --json``. A seed such as ``1+2+3`` means an ensemble.
     """
-    found = _results(paths, "acc")
+    found = []
+    for path in paths:
+        result, about = _result(path, "acc")
+        found.append((path, result["macro"]["acc"], about))
     singles: dict[tuple[Any, str], dict[str, float]] = {}
     ensembles: dict[tuple[Any, str], float] = {}
     first: dict[Any, dict[str, str]] = {}
@@ -131,25 +134,36 @@ def table2(paths: Sequence[Path]) -> Table:
     Args:
         paths: files of ``onmt_entmax evaluate translation --json``.
     """
-    found = _results(paths, "bleu_tok")
-    runs: dict[tuple[float, str], dict[str, float]] = {}
+    runs: dict[tuple[float, str], list[float]] = {}
     first: dict[Any, dict[str, str]] = {}
-    notices = []
-    for path, value, about in found:
+    seen: dict[str, Path] = {}
+    signatures, notices = [], []
+    for path in paths:
+        result, about = _result(path, "bleu_tok")
+        signatures.append(about["signature"])
         output, attention = _alphas(path, about)
-        direction, seed = about.get("langs", about.get("pair", "unknown")), about.get("seed", "unknown")
+        direction = about.get("dir", "unknown")
         if output != attention or direction not in paper.DIRECTIONS:
             notices.append(f"{path.name}: alphas {about['alpha']}, direction {direction} have no place in this table.")
             continue
         _check_same(path, about, first.setdefault((output, direction), about))
-        own = runs.setdefault((output, direction), {})
-        if seed in own:
-            raise UserError(f"{path}: a second run of seed {seed}, alphas {about['alpha']}, direction {direction}.")
-        own[seed] = value
+        for scores in result["runs"]:
+            if scores["sha256"] in seen:
+                raise UserError(
+                    f"{path}: the predictions {scores['predictions']} are also in {seen[scores['sha256']]}."
+                )
+            seen[scores["sha256"]] = path
+            runs.setdefault((output, direction), []).append(scores["bleu_tok"])
+        lines = paper.TABLE2_LINES[direction.replace("en", "").strip("-")]
+        if about.get("split") != "test" or about.get("train") != str(lines):
+            notices.append(
+                f"Not the paper's data: {direction}, {about.get('split')} set, trained on {about.get('train')} pairs "
+                f"(the paper: {lines})."
+            )
     alphas = sorted({*paper.TABLE2, *(alpha for alpha, _ in runs)})
     ours, theirs = [], []
     for alpha in alphas:
-        cells = [list(runs.get((alpha, direction), {}).values()) for direction in paper.DIRECTIONS]
+        cells = [runs.get((alpha, direction), []) for direction in paper.DIRECTIONS]
         ours.append([Cell(fmean(v) if v else None, stdev(v) if len(v) > 1 else None) for v in cells])
         published = paper.TABLE2.get(alpha, ((None, None),) * len(paper.DIRECTIONS))
         theirs.append([Cell(value, sd) for value, sd in published])
@@ -163,7 +177,7 @@ def table2(paths: Sequence[Path]) -> Table:
         notices.insert(0, f"Ours: mean and sample standard deviation of {_span(counts)} runs.")
     title = "Tokenised BLEU; the same mapping in attention and output."
     heads: list[list[Optional[str]]] = [["method", "", *paper.DIRECTIONS]]
-    return Table(title, heads, 2, rows, [about["signature"] for _, _, about in found], list(dict.fromkeys(notices)))
+    return Table(title, heads, 2, rows, signatures, list(dict.fromkeys(notices)))
 
 
 def table3(paths: Sequence[Path]) -> Table:
@@ -201,28 +215,24 @@ def table3(paths: Sequence[Path]) -> Table:
 TABLES = {1: table1, 2: table2, 3: table3}
 
 
-def _results(paths: Sequence[Path], metric: str) -> list[tuple[Path, float, dict[str, str]]]:
-    """Path, value and signature fields of a metric; the whole signature is under ``signature``."""
-    found = []
-    for path in paths:
-        result = read_result(path)
-        signature = result["signatures"].get(metric)
-        places = (result.get("macro"), result.get("scores"), result)
-        value = next((place[metric] for place in places if isinstance(place, dict) and metric in place), None)
-        if signature is None or not isinstance(value, (int, float)):
-            valid = ", ".join(result["signatures"])
-            raise UserError(f"{path}: no `{metric}` in it (it has {valid}). Was it made for another table?")
-        found.append((path, value, {**signature_fields(signature), "signature": signature}))
-    return found
+def _result(path: Path, metric: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """A result file and the fields of a metric's signature; the whole signature is under ``signature``."""
+    result = read_result(path)
+    signature = result["signatures"].get(metric)
+    values = result.get("macro") if metric == "acc" else result.get("runs")
+    if signature is None or not values:
+        valid = ", ".join(result["signatures"])
+        raise UserError(f"{path}: no `{metric}` in it (it has {valid}). Was it made for another table?")
+    return result, {**signature_fields(signature), "signature": signature}
 
 
 def _check_same(path: Path, about: dict[str, str], other: dict[str, str]) -> None:
     """Refuse to average what was not measured in the same way."""
-    for key in ("task", "set", "split", "langs", "avg", "tok", "version"):
+    for key in ("task", "set", "split", "langs", "dir", "lines", "train", "subwords"):
         if about.get(key) != other.get(key):
             raise UserError(
-                f"{path}: its signature has {key} {about.get(key)}, that of another run of the same cell {other.get(key)}."
-                " They cannot be averaged."
+                f"{path}: its signature has {key} {about.get(key)}, that of another run of the same cell "
+                f"{other.get(key)}. They cannot be averaged."
             )
 
 

@@ -83,6 +83,8 @@ def percent(probability: float) -> str:
 
 def percent_of_log(log_prob: float) -> str:
     """Format the probability of a log-probability, down to powers of ten where it is tiny."""
+    if log_prob == -math.inf:
+        return "0%"
     if log_prob > math.log(0.001):
         return percent(math.exp(min(log_prob, 0.0)))
     exponent = log_prob / math.log(10)
