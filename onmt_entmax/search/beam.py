@@ -9,8 +9,12 @@ included. What differs:
   nothing that it leads to can enter the list; a sentence ends when no live prefix is left. The best hypothesis is the
   one OpenNMT-py finds, whatever ``n_best``; the others are at least as probable as OpenNMT-py's, which stops at the
   first step whose best candidate finishes. Lists for smaller ``n_best`` are heads of those for greater ones.
-- With a length or coverage penalty or ``ratio``, a sentence ends as in OpenNMT-py with ``n_best = beam_size``,
-  whatever ``n_best``: when ``beam_size`` hypotheses have finished and the best candidate of the step finishes.
+- With a length or coverage penalty or ``ratio``, the best hypothesis is the one OpenNMT-py finds with ``n_best = 1``,
+  whatever ``n_best``. OpenNMT-py searches on for more hypotheses, and its best may then be another. Here those found
+  later follow the others, whatever their score: the list consists of stages, each of which ends with a step whose best
+  candidate finishes, and is in order of score within a stage. A stage ends early where no live prefix can enter the
+  list any more. Lists for smaller ``n_best`` are heads of those for greater ones here too.
+- Each path of a batch keeps its own n-grams (OpenNMT-py mixes them up when sentences leave the batch).
 - A prefix cut by the length limit is no hypothesis. Only where nothing finishes, the best prefix (cut, or left
   without any permitted continuation) is returned with ``finished=False``; it may be empty, but never has
   probability zero.
@@ -24,13 +28,13 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from onmt_entmax.search.account import Found, SentenceState, sentence_certificate
 from onmt_entmax.search.candidates import merge
-from onmt_entmax.search.certificates import Hypothesis, Ledger, SearchResult
+from onmt_entmax.search.certificates import Hypothesis, SearchResult
 from onmt_entmax.search.constraints import Constraints
 from onmt_entmax.search.penalties import coverage_penalty, length_divisor
 from onmt_entmax.search.scorer import Scorer, select_rows
@@ -39,34 +43,6 @@ from onmt_entmax.search.tree import TREE_WIDTH, TreeRecorder
 
 # Bounds the price of completeness: a prefix that never ends must not hold up its batch up to the length limit.
 OVERRUN = 2.0
-
-IMPOSSIBLE_PREFIX = "forced prefix has probability zero"
-
-
-class Found(NamedTuple):
-    """A hypothesis as the search keeps it: where its backpointers start."""
-
-    score: float
-    log_prob: float
-    step: int  # steps of its last row
-    row: int  # row in that step
-    last: int | None  # token after that row; None for EOS or for nothing
-
-
-class SentenceState:
-    """Everything the search knows of one sentence."""
-
-    __slots__ = ("best_ratio", "fallback", "finished", "ledger", "limit", "prefix_log_prob", "ranking", "settled")
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.ledger = Ledger()
-        self.finished: list[Found] = []
-        self.ranking: list[float] = []  # negative log-probabilities of the finished, ascending
-        self.fallback: Found | None = None
-        self.prefix_log_prob = 0.0
-        self.settled = 0  # step at which the n-best list could not change any more
-        self.best_ratio = -1e10  # as in OpenNMT-py
 
 
 def beam_search(scorer: Scorer, settings: SearchSettings) -> list[SearchResult]:
@@ -207,9 +183,9 @@ class Beam:
                 top_score = score if place == 0 else top_score
             if token == eos:
                 number_finished += 1
-                sentence.finished.append(Found(score, log_prob, step, row, None))
+                sentence.finished.append(Found(score, log_prob, step, row, None, sentence.stage))
                 ledger.finished.append(log_prob)
-                insort(sentence.ranking, -log_prob)
+                insort(sentence.ranking, -score)
                 if settings.ratio > 0:
                     sentence.best_ratio = max(sentence.best_ratio, score / (step + 2))
                 if tree is not None:
@@ -232,9 +208,14 @@ class Beam:
             return []
         if self.prunes:
             return self._prune(sentence, step, live)
-        enough = number_finished > 0 and len(sentence.finished) >= beam
-        if enough and self._may_stop(index, top_score, int(picks[0]) == eos):
-            ledger.lose(max(log_prob for log_prob, _, _ in live))
+        enough = False
+        if number_finished and self._ends_stage(index, top_score, int(picks[0]) == eos):
+            enough = len(sentence.finished) >= settings.n_best
+            sentence.stage += 1
+            sentence.ranking.clear()
+        best = max(log_prob for log_prob, _, _ in live)
+        if enough or self._is_settled(sentence, step, best):
+            ledger.lose(best)
             self._mark(live, "stopped")
             return []
         return live
@@ -263,7 +244,19 @@ class Beam:
         self._mark(live[keep:], "dropped" if keep else "stopped")
         return live[:keep]
 
-    def _may_stop(self, index: int, top_score: float, top_finished: bool) -> bool:
+    def _is_settled(self, sentence: SentenceState, step: int, best: float) -> bool:
+        """With penalties: whether no live prefix can enter the list, however long it grows.
+
+        Penalties for coverage only lower a score, and a length divisor is greatest or smallest at the ends.
+        """
+        settings = self.settings
+        wanted = settings.n_best - (len(sentence.finished) - len(sentence.ranking))  # of this stage
+        if len(sentence.ranking) < wanted:
+            return False
+        ends = (length_divisor(settings, step + 1), length_divisor(settings, sentence.limit))
+        return best / max(ends) <= -sentence.ranking[wanted - 1]
+
+    def _ends_stage(self, index: int, top_score: float, top_finished: bool) -> bool:
         """OpenNMT-py's rules, asked only in steps in which something finished."""
         settings = self.settings
         if settings.ratio <= 0:
@@ -320,7 +313,7 @@ class Beam:
 
     def _result(self, index: int, offsets: list[int], attention: Tensor | None) -> SearchResult:
         settings, sentence = self.settings, self.sentences[index]
-        chosen = sorted(sentence.finished, key=lambda found: -found.score)[: settings.n_best]
+        chosen = sorted(sentence.finished, key=lambda found: (found.stage, -found.score))[: settings.n_best]
         hypotheses = []
         for found in chosen or [sentence.fallback]:
             rows, tokens = self._rows_and_tokens(found)
@@ -336,12 +329,3 @@ class Beam:
             sentence_certificate(sentence, hypotheses, settings, self.scorer.dtype, self.constraints.forced[index]),
             self.tree.trees[index] if self.tree is not None else None,
         )
-
-
-def sentence_certificate(sentence: SentenceState, hypotheses, settings: SearchSettings, dtype: str, forced):
-    """Close a sentence's account, void where the settings or an impossible forced prefix make it so."""
-    reason = settings.void_reason()
-    if sentence.prefix_log_prob == -math.inf:
-        reason = IMPOSSIBLE_PREFIX
-    given = sentence.prefix_log_prob if forced and math.isfinite(sentence.prefix_log_prob) else None
-    return sentence.ledger.certificate(hypotheses, settings.beam_size, dtype, reason, given)

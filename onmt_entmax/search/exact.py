@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from onmt_entmax.errors import invalid_setting
-from onmt_entmax.search.beam import Beam, SentenceState, sentence_certificate
+from onmt_entmax.search.account import SentenceState, sentence_certificate
+from onmt_entmax.search.beam import Beam
 from onmt_entmax.search.certificates import Hypothesis, Ledger, SearchResult
 from onmt_entmax.search.constraints import Constraints
 from onmt_entmax.search.forced import attend

@@ -100,6 +100,8 @@ class SearchSettings:
             reasons.append(f"length_penalty {self.length_penalty}")
         if self.has_coverage:
             reasons.append(f"coverage_penalty {self.coverage_penalty}")
+        if self.ratio > 0:
+            reasons.append(f"ratio {self.ratio}")
         if self.min_length > 0:
             reasons.append(f"min_length {self.min_length}")
         if self.block_ngram_repeat > 0:

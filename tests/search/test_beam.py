@@ -27,7 +27,11 @@ LONG = 60
 
 
 def stock_beam(scorer, given_settings, n_best, ratio=0.0):
-    """OpenNMT-py's own search over the same distributions, in float64; per sentence (score, tokens with EOS)."""
+    """OpenNMT-py's own search over the same distributions, in float64.
+
+    Returns:
+        Per sentence all that it finished, best first: (score, tokens with EOS). It would return the first ``n_best``.
+    """
     options = given_settings
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of penalties without effect
@@ -66,10 +70,17 @@ def stock_beam(scorer, given_settings, n_best, ratio=0.0):
                 break
         states = tuple(part[search.select_indices] for part in output.states)
         sentences = search._batch_offset.repeat_interleave(beam)
-    return [
-        [(float(score), tokens.tolist()) for score, tokens in zip(scores, strings)]
-        for scores, strings in zip(search.scores, search.predictions)
-    ]
+    return [[(float(score), tokens.tolist()) for score, tokens, _ in found] for found in search.hypotheses]
+
+
+def stages(scorer, given_settings, ratio=0.0):
+    """The list that this project promises with penalties, from OpenNMT-py's searches for 1, 2, ... hypotheses."""
+    lists = [[] for _ in range(scorer.batch_size)]
+    for n_best in range(1, given_settings.n_best + 1):
+        for found, hypotheses in zip(lists, stock_beam(scorer, given_settings, n_best, ratio)):
+            if len(found) < n_best:
+                found += [hypothesis for hypothesis in hypotheses if hypothesis not in found]
+    return [found[: given_settings.n_best] for found in lists]
 
 
 def search_settings(**changes):
@@ -106,7 +117,7 @@ def test_equals_stock_with_penalties(penalty, seed):
     scorer = dense_scorer(seed, batch=1 if "block_ngram_repeat" in penalty else 4)
     given_settings = search_settings(**penalty)
     results = beam_search(scorer, given_settings)
-    for result, expected in zip(results, stock_beam(scorer, given_settings, n_best=4)):
+    for result, expected in zip(results, stages(scorer, given_settings)):
         assert all(tokens[-1] == EOS for _, tokens in expected)  # none was cut, which we would not call finished
         assert as_stock(result) == expected
 
@@ -116,7 +127,7 @@ def test_equals_stock_with_ratio(seed):
     scorer = dense_scorer(seed)
     given_settings = search_settings(length_penalty="avg", ratio=0.7, source_lengths=[scorer.src_len] * 4)
     results = beam_search(scorer, given_settings)
-    for result, expected in zip(results, stock_beam(scorer, given_settings, n_best=4, ratio=0.7)):
+    for result, expected in zip(results, stages(scorer, given_settings, ratio=0.7)):
         assert as_stock(result) == expected
 
 

@@ -131,6 +131,7 @@ def test_conditional_on_a_forced_prefix(seed, kind, exact):
         ({"length_penalty": "wu", "alpha": 0.6}, "length_penalty wu"),
         ({"coverage_penalty": "summary", "beta": 0.2}, "coverage_penalty summary"),
         ({"coverage_penalty": "wu", "beta": 0.2, "source_lengths": [3, 2]}, "coverage_penalty wu"),
+        ({"ratio": 0.5, "source_lengths": [3, 3]}, "ratio 0.5"),
         ({"min_length": 2}, "min_length 2"),
         ({"block_ngram_repeat": 2}, "block_ngram_repeat 2"),
         ({"banned": [3]}, "banned tokens"),
