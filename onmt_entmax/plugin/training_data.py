@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from onmt.constants import CorpusTask
 from onmt.inputters.dynamic_iterator import DynamicDatasetIter
-from onmt.inputters.text_corpus import build_corpora_iters, get_corpora
+from onmt.inputters.text_corpus import ParallelCorpus, build_corpora_iters, get_corpora
 from onmt.transforms import make_transforms
 from onmt.utils.logging import init_logger
 from onmt.utils.misc import RandomShuffler
@@ -43,6 +43,39 @@ class _SkippingShuffler(RandomShuffler):
             random_state.restore(self.reached)
             self.reached = None
         return rest
+
+
+class _FromLine(str):
+    """A path whose first lines are passed over unread."""
+
+    lines = 0
+
+
+class _Corpus:
+    """Stock's iterator over a corpus, which can start further down without making examples of what it passes over."""
+
+    def __init__(self, iterator) -> None:
+        self.iterator = iterator
+
+    def __iter__(self):
+        return iter(self.iterator)
+
+    def starting_at(self, count: int) -> Iterator:
+        """Iterate without the first ``count`` examples."""
+        corpus = self.iterator.corpus
+        if not isinstance(corpus, ParallelCorpus) or not isinstance(corpus.src, str):
+            return islice(iter(self), count, None)
+        # stock takes the lines i with (i // stride) % stride == offset: stride of them in stride ** 2
+        stride = self.iterator.stride
+        further = copy.copy(self.iterator)
+        further.corpus = copy.copy(corpus)
+        for side in ("src", "tgt", "align"):
+            path = getattr(corpus, side)
+            if path is not None:
+                path = _FromLine(path)
+                path.lines = count // stride * stride**2
+                setattr(further.corpus, side, path)
+        return islice(iter(further), count % stride, None)
 
 
 class PositionedDataset(DynamicDatasetIter):
@@ -72,6 +105,7 @@ class PositionedDataset(DynamicDatasetIter):
             offset=self.offset * workers + self.worker,
         )
         weights = {name: int(self.corpora_info[name]["weight"]) for name in iterables}
+        iterables = {name: _Corpus(iterator) for name, iterator in iterables.items()}
         self.mixer = Mixture(iterables, weights, on_pass=_log_passes)
         self.init_iterators = True
         if self.num_workers > 0:
@@ -262,6 +296,8 @@ def _open_corpus(filename, mode="rb", **kwargs):
         yield repeat(None)
         return
     with open(filename, mode, **kwargs) as file:
+        for _ in islice(file, getattr(filename, "lines", 0)):
+            pass
         yield file
 
 

@@ -14,7 +14,7 @@ from onmt_entmax.errors import UserError
 from onmt_entmax.plugin.models import generator_alpha
 from onmt_entmax.plugin.training_report import ProgressBar, SparseReportManager, sum_over_processes
 from onmt_entmax.plugin.training_run import Run, attention_alpha
-from onmt_entmax.plugin.training_saver import WholeModelSaver, from_first, is_first, weights_in_place, world_size
+from onmt_entmax.plugin.training_saver import WholeModelSaver, from_first, is_first, weights_in_place
 from onmt_entmax.plugin.training_schedule import schedule_of
 from onmt_entmax.training.measures import EPSILON, TokenMeasures
 from onmt_entmax.training.progress import duration

@@ -8,6 +8,15 @@ from typing import Any, Callable
 
 from onmt_entmax.errors import UserError
 
+_END = object()
+
+
+def starting_at(corpus: Iterable[Any], count: int) -> Iterator[Any]:
+    """Iterate over ``corpus`` without its first ``count`` examples; a method of the same name may do so faster."""
+    if count and hasattr(corpus, "starting_at"):
+        return corpus.starting_at(count)
+    return islice(iter(corpus), count, None)
+
 
 class Mixture:
     """Takes ``weight`` examples from each corpus in turn, for ever; each corpus starts again when it ends.
@@ -42,21 +51,18 @@ class Mixture:
         name = self.turns[self.turn]
         iterator = self._iterators.get(name)
         if iterator is None:
-            iterator = iter(self.corpora[name])
             # a file that is shorter than it was just starts again
-            iterator = self._iterators[name] = islice(iterator, self.read[name], None)
-        for example in iterator:
-            break
-        else:
+            iterator = self._iterators[name] = starting_at(self.corpora[name], self.read[name])
+        example = next(iterator, _END)
+        if example is _END:
             self.passes[name] += 1
             self.read[name] = 0
             iterator = self._iterators[name] = iter(self.corpora[name])
             if self.on_pass is not None:
                 self.on_pass(dict(self.passes))
-            try:
-                example = next(iterator)
-            except StopIteration:
-                raise UserError(f"Corpus {name} has no line to train on.") from None
+            example = next(iterator, _END)
+            if example is _END:
+                raise UserError(f"Corpus {name} has no line to train on.")
         self.read[name] += 1
         self.turn = (self.turn + 1) % len(self.turns)
         return example
