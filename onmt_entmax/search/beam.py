@@ -77,6 +77,7 @@ class Beam:
         self.parents: list[list[int]] = [list(range(batch))]
         self.tokens: list[list[int]] = [[settings.start] * batch]
         self.totals = [0.0] * batch  # log-probability of each row of the current step
+        self.divisors = (1.0, 1.0)  # of the hypotheses that finish in this step and in the next
         self.attention: list[Tensor] = []
 
     def run(self) -> list[SearchResult]:
@@ -101,6 +102,7 @@ class Beam:
         step = 0
         while active:
             step += 1
+            self.divisors = (length_divisor(settings, step), length_divisor(settings, step + 1))
             output = scorer.step(tokens, states, sentences, True)
             if settings.return_attention:
                 self.attention.append(output.attention)
@@ -168,7 +170,7 @@ class Beam:
         """
         settings, tree, sentence = self.settings, self.tree, self.sentences[index]
         beam, eos, ledger, forced = settings.beam_size, settings.eos, sentence.ledger, self.constraints.forced[index]
-        divisor = length_divisor(settings, step)
+        divisor = self.divisors[0]
         live, number_finished, top_score = [], 0, None
         for place, rank in enumerate(ranks):
             if rank == -math.inf:
@@ -214,7 +216,7 @@ class Beam:
             sentence.stage += 1
             sentence.ranking.clear()
         best = max(log_prob for log_prob, _, _ in live)
-        if enough or self._is_settled(sentence, step, best):
+        if enough or self._is_settled(sentence, best):
             ledger.lose(best)
             self._mark(live, "stopped")
             return []
@@ -244,7 +246,7 @@ class Beam:
         self._mark(live[keep:], "dropped" if keep else "stopped")
         return live[:keep]
 
-    def _is_settled(self, sentence: SentenceState, step: int, best: float) -> bool:
+    def _is_settled(self, sentence: SentenceState, best: float) -> bool:
         """With penalties: whether no live prefix can enter the list, however long it grows.
 
         Penalties for coverage only lower a score, and a length divisor is greatest or smallest at the ends.
@@ -253,8 +255,8 @@ class Beam:
         wanted = settings.n_best - (len(sentence.finished) - len(sentence.ranking))  # of this stage
         if len(sentence.ranking) < wanted:
             return False
-        ends = (length_divisor(settings, step + 1), length_divisor(settings, sentence.limit))
-        return best / max(ends) <= -sentence.ranking[wanted - 1]
+        divisor = max(self.divisors[1], length_divisor(settings, sentence.limit))
+        return best / divisor <= -sentence.ranking[wanted - 1]
 
     def _ends_stage(self, index: int, top_score: float, top_finished: bool) -> bool:
         """OpenNMT-py's rules, asked only in steps in which something finished."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import warnings
 
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onmt_entmax.errors import UserError
+from onmt_entmax.search.attention import attention_to_json
 from onmt_entmax.search.beam import beam_search
 from onmt_entmax.search.constraints import repeating_tokens
 from onmt_entmax.search.penalties import coverage_penalty, length_divisor
@@ -200,25 +202,14 @@ def test_every_sentence_has_its_own_length_limit():
 
 
 def test_only_live_prefixes_have_rows():
-    # One string: 2 EOS with certainty, whatever the beam.
-    tables = torch.tensor([[0, 0, 1], [0, 1, 0]], dtype=torch.float64).log()
-
-    class Chain(TableScorer):
-        def start(self):
-            return (torch.ones(self.batch_size, dtype=torch.long), torch.zeros(self.batch_size, 1, dtype=torch.long))
-
-        def step(self, tokens, states, sentences, sorted):
-            states = (torch.where(tokens == 2, 1, 0), states[1])
-            self.rows.append(len(tokens))
-            output = super().step(tokens, states, sentences, sorted)
-            return output._replace(log_probs=self.tables[states[0]].clone())
-
-    scorer = Chain(tables, 3)
-    results = beam_search(scorer, search_settings())
-    assert scorer.rows[::2] == [3, 3]
-    for result in results:
-        assert [(found.tokens, found.log_prob) for found in result.hypotheses] == [([2], 0.0)]
-        assert result.certificate.complete and result.certificate.expansions == 2
+    scorer = Chain(3)
+    result = beam_search(scorer, search_settings(n_best=2))[0]
+    assert scorer.rows == [1, 1, 1, 1]
+    assert [(found.tokens, found.log_prob) for found in result.hypotheses] == [
+        ([], math.log(0.9)),
+        ([2, 2, 2], math.log(0.1)),
+    ]
+    assert result.certificate.complete and result.certificate.expansions == 4
 
 
 @settings(max_examples=40, deadline=None)
@@ -307,6 +298,51 @@ def test_attention_follows_the_hypothesis():
                 output = scorer.step(torch.tensor([token]), states, torch.tensor([index]), True)
                 states = output.states
                 assert torch.equal(weights, output.attention[0, : lengths[index]])
+
+
+def test_attention_json():
+    result = beam_search(
+        TableScorer(random_tables(4, 6, "sparse"), 1), search_settings(n_best=2, return_attention=True)
+    )[0]
+    record = json.loads(attention_to_json(result, 2, "abcdef".__getitem__, ["x", "y"], "</s>"))
+    assert record["line"] == 2 and record["source"] == ["x", "y"] and len(record["hypotheses"]) == 2
+    for entry, found in zip(record["hypotheses"], result.hypotheses):
+        assert entry["tokens"] == ["abcdef"[token] for token in found.tokens] + ["</s>"]
+        assert entry["attention"] == found.attention[:, :2].tolist()
+    plain = beam_search(TableScorer(random_tables(4, 6, "sparse"), 1), search_settings())[0]
+    assert json.loads(attention_to_json(plain, 1, str, [], ""))["hypotheses"][0]["attention"] is None
+
+
+class Chain(TableScorer):
+    """EOS .9 or 2 at first; after 2 only 2, ``steps`` times in all, then EOS."""
+
+    def __init__(self, steps):
+        super().__init__(torch.zeros(1, 3, dtype=torch.float64))
+        self.steps = steps
+
+    def step(self, tokens, states, sentences, sorted):
+        output = super().step(tokens, states, sentences, sorted)
+        length = output.states[1][:, 0]
+        table = torch.zeros(len(tokens), 3, dtype=torch.float64)
+        table[length == 1] = torch.tensor([0, 0.9, 0.1], dtype=torch.float64)
+        table[(length > 1) & (length <= self.steps), 2] = 1
+        table[length > self.steps, EOS] = 1
+        return output._replace(log_probs=table.log())
+
+
+@pytest.mark.parametrize("certificates", [False, True])
+def test_certificates_go_on_for_completeness_but_not_for_ever(certificates):
+    changes = {"n_best": 1, "certificates": certificates}
+    short = Chain(3)
+    certificate = beam_search(short, search_settings(**changes))[0].certificate
+    # [EOS] settles the list in step 1; [2 2 2 EOS] is seen only by going on
+    assert len(short.rows) == (4 if certificates else 1)
+    assert certificate.complete == certificates and certificate.optimal
+    endless = Chain(10**6)
+    certificate = beam_search(endless, search_settings(**changes))[0].certificate
+    assert len(endless.rows) == (6 if certificates else 1)  # OVERRUN * (1 + 2)
+    assert not certificate.complete and certificate.optimal
+    assert certificate.best_dropped_log_prob == math.log(0.1) and certificate.mass_dropped == pytest.approx(0.1)
 
 
 def test_tree_holds_every_candidate():
