@@ -40,7 +40,9 @@ class Bpe:
 
     def __init__(self, codes: str, vocabulary: set[str] | None = None):
         apply_bpe = import_optional("subword_nmt.apply_bpe", "subword-nmt", "byte pair encoding")
-        self._bpe = apply_bpe.BPE(io.StringIO(codes), separator=SEPARATOR, vocab=vocabulary)
+        # subword-nmt ends the program on a file without merges
+        merges = codes.rstrip("\n").count("\n")
+        self._bpe = apply_bpe.BPE(io.StringIO(codes), separator=SEPARATOR, vocab=vocabulary) if merges else None
         self._words: dict[str, str] = {}
 
     def encode(self, line: str) -> str:
@@ -50,8 +52,8 @@ class Bpe:
     def _word(self, word: str) -> str:
         pieces = self._words.get(word)
         if pieces is None:
-            parts = self._bpe.segment_tokens([word])
-            if parts[-1].endswith(SEPARATOR) or parts[-1] in RESERVED:
+            parts = self._bpe.segment_tokens([word]) if self._bpe else None
+            if parts is None or parts[-1].endswith(SEPARATOR) or parts[-1] in RESERVED:
                 parts = [*(character + SEPARATOR for character in word[:-1]), word[-1]]
             pieces = self._words[word] = " ".join(parts)
         return pieces

@@ -71,6 +71,8 @@ def test_learning_is_quiet_and_does_not_depend_on_order(capfd):
     assert learn_codes(reordered, 1000) == learn_codes(COUNTS, 1000)
     assert learn_codes(Counter({"a": 3, "b": 1}), 5) == "#version: 0.2\n"  # one-letter words: nothing to merge
     assert learn_codes(Counter(), 5) == "#version: 0.2\n"
+    assert Bpe("#version: 0.2\n").encode("ab c") == "a@@ b c"  # no merges: characters
+    assert Bpe(learn_codes(Counter({"ab": 1}), 5)).encode("ab") == "a@@ b"  # no pair occurs twice
     assert capfd.readouterr() == ("", "")
     with pytest.raises(UserError, match="`--merges`: 0. It must be at least 1"):
         learn_codes(COUNTS, 0)
