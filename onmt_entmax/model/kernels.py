@@ -1,6 +1,6 @@
 """The elementwise parts of an LSTM step, written for few passes over memory, and fast dropout masks.
 
-Gates are ``(B, 4H)``, in PyTorch's order: input, forget, candidate, output.
+Gates are ``(B, 4H)``, in PyTorch's order: input, forget, candidate, output. Further dimensions may stand in front.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ def cell_forward(gates: Tensor, cell: Tensor, new_cell: Tensor, squashed: Tensor
         cell: state before the step, ``(B, H)``.
         new_cell, squashed, out: receive the new state, its tanh and the output, ``(B, H)``.
     """
-    size = cell.size(1)
-    i, f, g, o = (gates[:, k * size : (k + 1) * size] for k in range(4))
+    size = cell.size(-1)
+    i, f, g, o = (gates[..., k * size : (k + 1) * size] for k in range(4))
     if gates.device.type == "cpu":
         g.mul_(2)
         gates.sigmoid_()
         g.mul_(2).sub_(1)
     else:
-        gates[:, : 2 * size].sigmoid_()
+        gates[..., : 2 * size].sigmoid_()
         g.tanh_()
         o.sigmoid_()
     torch.mul(f, cell, out=new_cell)
@@ -52,7 +52,7 @@ def local_slopes(gates: Tensor, cells: Tensor, squashed: Tensor) -> tuple[Tensor
         ``(T, B, 4H)``: for input, forget and candidate the derivative of the new state, for the output gate that of the
         output, by the gate before its activation; and ``(T, B, H)``, the derivative of the output by the new state.
     """
-    size = cells.size(2)
+    size = cells.size(-1)
     i, _, g, o = (gates[..., k * size : (k + 1) * size] for k in range(4))
     slopes = gates - gates * gates
     slopes[..., :size] *= g
@@ -72,11 +72,11 @@ def cell_backward(d_gates: Tensor, through: Tensor, gates: Tensor, d_out: Tensor
         d_out: gradient of the output, ``(B, H)``.
         d_cell: gradient of the new state, ``(B, H)``; becomes that of the state before.
     """
-    size = d_cell.size(1)
+    size = d_cell.size(-1)
     d_cell.addcmul_(d_out, through)
-    d_gates[:, 3 * size :].mul_(d_out)
-    d_gates[:, : 3 * size].view(-1, 3, size).mul_(d_cell.unsqueeze(1))
-    d_cell.mul_(gates[:, size : 2 * size])
+    d_gates[..., 3 * size :].mul_(d_out)
+    d_gates[..., : 3 * size].unflatten(-1, (3, size)).mul_(d_cell.unsqueeze(-2))
+    d_cell.mul_(gates[..., size : 2 * size])
 
 
 def dropout_factors(like: Tensor, shape: tuple[int, ...], p: float) -> Tensor:
