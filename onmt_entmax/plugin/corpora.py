@@ -15,17 +15,21 @@ def count_lines(path: str) -> int:
     r"""Count the lines of a UTF-8 text file; only ``\n`` ends a line.
 
     Raises:
-        UserError: naming file and line where the text is not UTF-8.
+        UserError: naming file and line where the text is not UTF-8, or the file where it cannot be read.
     """
-    count, last = 0, b""
-    with open(path, "rb") as file:
+    count = 0
+    try:
+        file = open(path, "rb")  # noqa: SIM115
+    except OSError as error:
+        raise UserError(f"Cannot read {path}: {error.strerror}.") from None
+    with file:
         for line in file:
-            count, last = count + 1, line
+            count += 1
             try:
                 line.decode("utf-8")
             except UnicodeDecodeError as error:
                 raise UserError(f"{path}, line {count}: invalid UTF-8 at byte {error.start + 1} of the line.") from None
-    return count if last else 0
+    return count
 
 
 def check_parallel(source: str, target: str | None, name: str) -> None:

@@ -15,7 +15,7 @@ from onmt.utils.misc import report_matrix
 from tqdm import tqdm
 
 from onmt_entmax.errors import invalid_setting
-from onmt_entmax.plugin.corpora import count_lines
+from onmt_entmax.plugin.corpora import check_parallel, count_lines
 from onmt_entmax.search.certificates import SearchResult, blank_line_result, summary, to_json
 
 
@@ -102,8 +102,11 @@ class Outputs:
         """Number of input lines where blank ones must come out again; None for a list of batches or for validation."""
         if getattr(self.infer_iter, "task", None) != CorpusTask.INFER:
             return None
-        source = next(iter(self.infer_iter.corpora.values())).src
-        return len(source) if isinstance(source, list) else count_lines(source)
+        corpus = next(iter(self.infer_iter.corpora.values()))
+        if isinstance(corpus.src, list):
+            return len(corpus.src)
+        check_parallel(corpus.src, corpus.tgt, "translate")
+        return count_lines(corpus.src)
 
     def run(self) -> tuple[list, Predictions]:
         """Translate, write, and return scores and predictions per input."""
