@@ -1,8 +1,8 @@
 # Shared by the download_*.sh scripts: options, resumable and verified downloads, unpacking. Source it; it is no command.
-# A script sets SCRIPT, WHAT, LICENCE, BASES (where the archives come from) and OUTPUT (the default folder), then calls
-# `options "$@"`, and `archive` and `unpack` for each archive.
+# A script sets SCRIPT, WHAT, LICENCE, BASES (where the archives come from), OUTPUT (the default folder) and, if it counts
+# files and lines, COUNTS=1; then it calls `options "$@"`, and `archive` and `unpack` for each archive.
 set -euo pipefail
-FROM='' MIRROR='' CHECKSUMS='' ANY_SIZE=''
+COUNTS=${COUNTS:-} FROM='' MIRROR='' CHECKSUMS='' ANY_SIZE=''
 
 die() { echo "$SCRIPT: $1" >&2; exit 2; }
 
@@ -16,9 +16,13 @@ options() {
         esac
         shift 2
         ;;
-      --any-size) ANY_SIZE=1; shift ;;
       -h | --help) help; exit 0 ;;
-      *) die "unknown option $1. Valid choices: --output, --from, --mirror, --checksums, --any-size, --help." ;;
+      *)
+        [ "$1" = --any-size ] && [ -n "$COUNTS" ] ||
+          die "unknown option $1. Valid choices: --output, --from, --mirror, --checksums${COUNTS:+, --any-size}, --help."
+        ANY_SIZE=1
+        shift
+        ;;
     esac
   done
   [ -z "$FROM" ] || [ -d "$FROM" ] || die "--from $FROM is not a folder."
@@ -38,9 +42,10 @@ Licence: $LICENCE
   --output FOLDER   where the data go (default: $OUTPUT); run it again to resume
   --from FOLDER     take the archives from this folder; nothing is downloaded
   --mirror URL      fetch URL/PATH, with the official PATH of each archive, in place of the official servers
-  --checksums FILE  lines "MD5  NAME" for the archives, in place of the official ones (a mirror that packs anew); one without a line is only tested for being whole
-  --any-size        accept other numbers of files and lines than the official ones
-
+  --checksums FILE  lines "MD5  NAME" for the archives, in place of the official ones (a mirror that packs anew);
+                    an archive without a line is only tested for being whole
+${COUNTS:+  --any-size        accept other numbers of files and lines than the official ones
+}
 Official source: $BASES
 END
 }

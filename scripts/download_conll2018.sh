@@ -10,6 +10,7 @@ WHAT="CoNLL-SIGMORPHON 2018 shared task, task 1 (Cotterell et al. 2018)."
 LICENCE="Creative Commons BY-SA 3.0 (UniMorph, from Wiktionary)."
 BASES=https://github.com/sigmorphon/conll2018/archive/refs/heads
 OUTPUT=data/conll2018
+COUNTS=1
 . "$(dirname "${BASH_SOURCE[0]}")/download.sh"
 options "$@"
 

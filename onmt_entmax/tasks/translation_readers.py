@@ -38,6 +38,7 @@ class Corpus:
     pairs: int | None = None
 
 
+# the paper names neither its development nor its test sets: these are the usual ones
 _IWSLT_TESTS = tuple(f"tst{year}" for year in range(2010, 2018))
 _FLICKR = ("test_2016_flickr", "test_2017_flickr", "test_2017_mscoco", "test_2018_flickr")
 CORPORA = {

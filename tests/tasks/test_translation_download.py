@@ -190,6 +190,7 @@ def test_conll2018_official_counts(real_data, tmp_path):
     "options, message",
     [
         (["--outptu", "x"], "unknown option --outptu. Valid choices: --output"),
+        (["--any-size"], "unknown option --any-size"),  # only where there are counts
         (["--output"], "--output needs a value"),
         (["--from", "nowhere"], "--from nowhere is not a folder"),
         (["--checksums", "nowhere"], "--checksums nowhere: no such file"),

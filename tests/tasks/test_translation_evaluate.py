@@ -274,6 +274,14 @@ def test_bootstrap_interval_agrees_with_sacrebleu():
     assert ours.p_value == pytest.approx(theirs["BLEU"][1].p_value, abs=0.02)
 
 
+def test_romanian_references_are_named_in_the_signature(tmp_path):
+    output = tmp_path / "out"
+    prepare(plain("en-ro"), write_plain(tmp_path / "in", "en", "ro"), output)
+    result = evaluate(output, [output / "test.tgt"])
+    # the references lost their diacritics as the training text did
+    assert result["mean"]["bleu_raw"] == pytest.approx(100) and "|romanian:plain|" in result["signatures"]["bleu_raw"]
+
+
 def test_compare_by_the_command(data, tmp_path, capsys):
     other = write(tmp_path / "other", ["a cat sits on the mat .", "It 's a dog .", "We see trees ."])
     arguments = ["evaluate", "translation", "--data", str(data), "--predictions", str(data / "test.tgt")]
