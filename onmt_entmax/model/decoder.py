@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from onmt_entmax.errors import invalid_setting
 from onmt_entmax.model import stepping
 from onmt_entmax.model.attention import GlobalAttention, SourceMask
-from onmt_entmax.model.kernels import dropout_factors
+from onmt_entmax.model.kernels import Dropout, dropout_factors
 from onmt_entmax.model.unrolled import Plan, unroll
 
 ALPHA_OF_FUNCTION = {"softmax": 1.0, "entmax15": 1.5, "sparsemax": 2.0}
@@ -63,6 +63,7 @@ class _WithOurAttention:
         Raises:
             ValueError: alpha below 1.
         """
+        embeddings.dropout = Dropout(embeddings.dropout.p)
         stock_opt = copy.copy(opt)
         stock_opt.global_attention_function = "softmax"  # the stock class knows no other that we have
         decoder = super().from_opt(stock_opt, embeddings)

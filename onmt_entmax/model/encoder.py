@@ -14,11 +14,17 @@ from onmt.encoders.rnn_encoder import RNNEncoder
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from onmt_entmax.model.kernels import cell_backward, cell_forward, dropout_factors, local_slopes
+from onmt_entmax.model.kernels import Dropout, cell_backward, cell_forward, dropout_factors
 
 
 class Encoder(RNNEncoder):
-    """OpenNMT-py's ``RNNEncoder`` with equal results; anything but LSTM on a CPU in float32 or float64 runs its code."""
+    """OpenNMT-py's ``RNNEncoder``; all but LSTM layers on a CPU in float32 or float64 run its code."""
+
+    @classmethod
+    def from_opt(cls, opt, embeddings):
+        """Build the encoder from OpenNMT-py's model options and its source embeddings."""
+        embeddings.dropout = Dropout(embeddings.dropout.p)
+        return super().from_opt(opt, embeddings)
 
     def forward(self, src: Tensor, src_len: Tensor | None = None):
         """Encode source tokens ``(batch, src_len, features)`` of lengths ``(batch,)``.
@@ -36,8 +42,6 @@ class Encoder(RNNEncoder):
             src = src.index_select(0, order)
         longest = int(lengths[0])
         out = self.embeddings(src)[:, :longest].transpose(0, 1)  # (S, B, E)
-        if out.dtype not in (torch.float32, torch.float64):
-            return super().forward(src if order is None else src.index_select(0, order.argsort()), src_len)
         ragged = Ragged.from_lengths(lengths, longest)
         hidden, cell = [], []
         for layer in range(self.rnn.num_layers):
@@ -55,7 +59,9 @@ class Encoder(RNNEncoder):
         return memory.contiguous(), final, src_len
 
     def _may_unroll(self, src: Tensor, src_len: Tensor | None) -> bool:
-        if type(self.rnn) is not nn.LSTM or src.device.type != "cpu" or src_len is None or not self.rnn.bias:
+        if type(self.rnn) is not nn.LSTM or src.device.type != "cpu" or src_len is None:
+            return False
+        if not self.rnn.bias or self.rnn.weight_ih_l0.dtype not in (torch.float32, torch.float64):
             return False
         try:
             mixed = torch.is_autocast_enabled("cpu")
@@ -79,13 +85,11 @@ class Ragged(NamedTuple):
         reverse: for each of the S * B rows the one that takes its place when each sentence is read from its end;
             padding stays where it is, and doing it twice changes nothing.
         last: the row of each sentence's last token, ``(B,)``.
-        padding: rows that are padding.
     """
 
     rows: list[int]
     reverse: Tensor
     last: Tensor
-    padding: Tensor
 
     @classmethod
     def from_lengths(cls, lengths: Tensor, longest: int) -> Ragged:
@@ -95,13 +99,13 @@ class Ragged(NamedTuple):
         mirrored = torch.where(inside, lengths - 1 - step, step)
         reverse = (mirrored * lengths.numel() + sentence).view(-1)
         last = (lengths - 1) * lengths.numel() + sentence
-        return cls(inside.sum(1).tolist(), reverse, last, (~inside).view(-1).nonzero().view(-1))
+        return cls(inside.sum(1).tolist(), reverse, last)
 
 
 class _Layer(torch.autograd.Function):
-    """One LSTM layer of D directions over a ragged batch: ``(S, B, E)`` to ``(S, B, D * H)`` and last states ``(D, B, H)``.
+    """One LSTM layer of D directions over a ragged batch: from ``(S, B, E)`` to ``(S, B, D * H)``.
 
-    Buffers are ``(D, S, B, ·)``, the second direction in reading order, that is each sentence reversed.
+    Also returns the last states, ``(D, B, H)``. Buffers are ``(D, S, B, ·)``, the second direction in reading order, that is each sentence reversed.
     """
 
     @staticmethod
@@ -142,9 +146,7 @@ class _Layer(torch.autograd.Function):
         directions, steps, batch, size = squashed.shape
         w_ih, w_hh = weights[:directions], torch.stack(weights[directions:])  # (D, 4H, H)
         x_shape = (steps, batch, x.size(1))
-        d_gates, through = local_slopes(gates, cells[:, :-1], squashed)
-        if ragged.padding.numel() > 0:
-            d_gates.view(directions, -1, 4 * size).index_fill_(1, ragged.padding, 0)
+        d_gates = torch.zeros_like(gates)  # padding stays zero
         d_hidden, d_cell = (
             torch.zeros_like(hidden[:, 0]) if part is None else part.clone() for part in (d_last_hidden, d_last_cell)
         )
@@ -157,8 +159,9 @@ class _Layer(torch.autograd.Function):
             if d_out is not None:
                 for d in range(directions):
                     d_hidden[d, :n] += parts[d][t, :n]
-            d_gate = d_gates[:, t, :n]
-            cell_backward(d_gate, through[:, t, :n], gates[:, t, :n], d_hidden[:, :n], d_cell[:, :n])
+            d_gate, out = d_gates[:, t, :n], hidden[:, t + 1, :n]
+            before, squash = cells[:, t, :n], squashed[:, t, :n]
+            cell_backward(d_gate, gates[:, t, :n], before, squash, out, d_hidden[:, :n], d_cell[:, :n])
             if t > 0:
                 d_hidden[:, :n] = torch.bmm(d_gate, w_hh)
         flat = d_gates.view(directions, -1, 4 * size)

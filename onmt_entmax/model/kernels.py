@@ -6,7 +6,7 @@ Gates are ``(B, 4H)``, in PyTorch's order: input, forget, candidate, output. Fur
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def tanh_(x: Tensor) -> Tensor:
@@ -24,14 +24,13 @@ def cell_forward(gates: Tensor, cell: Tensor, new_cell: Tensor, squashed: Tensor
         cell: state before the step, ``(B, H)``.
         new_cell, squashed, out: receive the new state, its tanh and the output, ``(B, H)``.
     """
-    size = cell.size(-1)
-    i, f, g, o = (gates[..., k * size : (k + 1) * size] for k in range(4))
+    i, f, g, o = gates.chunk(4, -1)
     if gates.device.type == "cpu":
         g.mul_(2)
         gates.sigmoid_()
         g.mul_(2).sub_(1)
     else:
-        gates[..., : 2 * size].sigmoid_()
+        gates[..., : 2 * cell.size(-1)].sigmoid_()
         g.tanh_()
         o.sigmoid_()
     torch.mul(f, cell, out=new_cell)
@@ -40,43 +39,30 @@ def cell_forward(gates: Tensor, cell: Tensor, new_cell: Tensor, squashed: Tensor
     torch.mul(o, tanh_(squashed), out=out)
 
 
-def local_slopes(gates: Tensor, cells: Tensor, squashed: Tensor) -> tuple[Tensor, Tensor]:
-    """What gradients are multiplied with at each step, for all steps at once.
-
-    Args:
-        gates: activated, ``(T, B, 4H)``.
-        cells: states before each step, ``(T, B, H)``.
-        squashed: tanh of the states after each step, ``(T, B, H)``.
-
-    Returns:
-        ``(T, B, 4H)``: for input, forget and candidate the derivative of the new state, for the output gate that of the
-        output, by the gate before its activation; and ``(T, B, H)``, the derivative of the output by the new state.
-    """
-    size = cells.size(-1)
-    i, _, g, o = (gates[..., k * size : (k + 1) * size] for k in range(4))
-    slopes = gates - gates * gates
-    slopes[..., :size] *= g
-    slopes[..., size : 2 * size] *= cells
-    slopes[..., 2 * size : 3 * size] = i - i * g * g
-    slopes[..., 3 * size :] *= squashed
-    return slopes, o - o * squashed * squashed
-
-
-def cell_backward(d_gates: Tensor, through: Tensor, gates: Tensor, d_out: Tensor, d_cell: Tensor) -> None:
+def cell_backward(
+    d_gates: Tensor, gates: Tensor, cell: Tensor, squashed: Tensor, out: Tensor, d_out: Tensor, d_cell: Tensor
+) -> None:
     """Back through one LSTM cell.
 
     Args:
-        d_gates: the step's first result of :func:`local_slopes`, ``(B, 4H)``; becomes the gradient.
-        through: the step's second result, ``(B, H)``.
+        d_gates: receives the gradient of the gates before their activations, ``(B, 4H)``.
         gates: activated, ``(B, 4H)``.
+        cell, squashed, out: of :func:`cell_forward`, ``(B, H)``.
         d_out: gradient of the output, ``(B, H)``.
         d_cell: gradient of the new state, ``(B, H)``; becomes that of the state before.
     """
+    i, f, g, o = gates.chunk(4, -1)
+    d_i, d_f, d_g, d_o = d_gates.chunk(4, -1)
+    d_cell.addcmul_(d_out, torch.addcmul(o, out, squashed, value=-1))  # o (1 - tanh^2) = o - out tanh
+    torch.addcmul(gates, gates, gates, value=-1, out=d_gates)  # the sigmoid's slope
+    torch.addcmul(gates.new_ones(()), g, g, value=-1, out=d_g)  # the tanh's
+    d_i.mul_(g)
+    d_f.mul_(cell)
+    d_g.mul_(i)
+    d_o.mul_(squashed).mul_(d_out)
     size = d_cell.size(-1)
-    d_cell.addcmul_(d_out, through)
-    d_gates[..., 3 * size :].mul_(d_out)
     d_gates[..., : 3 * size].unflatten(-1, (3, size)).mul_(d_cell.unsqueeze(-2))
-    d_cell.mul_(gates[..., size : 2 * size])
+    d_cell.mul_(f)
 
 
 def dropout_factors(like: Tensor, shape: tuple[int, ...], p: float) -> Tensor:
@@ -94,3 +80,13 @@ def dropout_factors(like: Tensor, shape: tuple[int, ...], p: float) -> Tensor:
     bits = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
     kept = bits.view(torch.int16)[:count] >= dropped - 32768
     return kept.to(like.dtype).mul_(65536 / (65536 - dropped)).view(shape)
+
+
+class Dropout(nn.Dropout):
+    """``nn.Dropout`` with the factors of :func:`dropout_factors`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Zero a share ``p`` of ``x`` in training and scale the rest; same shape."""
+        if not self.training or self.p == 0 or x.device.type != "cpu":
+            return super().forward(x)
+        return x * dropout_factors(x, tuple(x.shape), self.p)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from onmt_entmax.entmax import entmax_forward
-from onmt_entmax.model.attention import SourceMask
+from onmt_entmax.model.attention import SourceMask, solver_for
 from onmt_entmax.model.kernels import cell_forward, tanh_
 
 
@@ -121,7 +121,8 @@ def _attend(attention, query: Tensor, view: StepMemory, sentences: Tensor) -> tu
         scores = scores + view.hide
     scores = scores.view(batch * width, -1)
     scores = scores if places is None else scores[places]  # (R, S)
-    probs = entmax_forward(scores, attention.alpha if attention.alpha is not None else attention.learned_alpha())
+    alpha = attention.alpha if attention.alpha is not None else attention.learned_alpha()
+    probs = entmax_forward(scores, alpha, solver=solver_for(scores, alpha))
     if view.not_empty is not None:
         probs = probs * view.not_empty[sentences]
     context = torch.bmm(_side_by_side(probs, places, batch, width), view.values).view(batch * width, -1)

@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from onmt_entmax.entmax import entmax_backward, entmax_forward
-from onmt_entmax.model.attention import SourceMask
-from onmt_entmax.model.kernels import cell_backward, cell_forward, local_slopes, tanh_
+from onmt_entmax.model.attention import SourceMask, solver_for
+from onmt_entmax.model.kernels import cell_backward, cell_forward, tanh_
 
 
 class Plan(NamedTuple):
@@ -69,7 +69,7 @@ class _Unroll(torch.autograd.Function):
         layers = len(weights) // 4
         cells = [weights[4 * i : 4 * i + 4] for i in range(layers)]
         batch, steps, size = emb.size(0), emb.size(1), feed.size(-1)
-        weight = [w.t().contiguous() for w in _recurrent_weights(cells)]  # (2H, 4H): the faster order on a CPU
+        weight = _recurrent_weights(cells)  # (4H, 2H)
         bias = [b_ih + b_hh for _, _, b_ih, b_hh in cells]
 
         emb = emb.transpose(0, 1).contiguous()  # (T, B, E)
@@ -89,23 +89,25 @@ class _Unroll(torch.autograd.Function):
         hide = None
         if plan.mask.padding is not None:
             hide = emb.new_zeros(batch, 1, keys.size(1)).masked_fill_(plan.mask.padding.unsqueeze(1), -float("inf"))
-        keys_t, w_query_t = keys.transpose(1, 2), w_query.t().contiguous()
+        keys_t, w_query_t = keys.transpose(1, 2), w_query.t()
         for t in range(steps):
             for i in range(layers):
                 gate, out = gates[i][t], inputs[i][t + 1, :, size:]
                 if i == 0:
-                    gate.addmm_(inputs[0][t], weight[0])
+                    gate.addmm_(inputs[0][t], weight[0].t())
                 else:
                     below, into = inputs[i - 1][t + 1, :, size:], inputs[i][t, :, :size]
                     if plan.dropout is None:
                         into.copy_(below)
                     else:
                         torch.mul(below, plan.dropout[t, i - 1], out=into)
-                    torch.addmm(bias[i], inputs[i][t], weight[i], out=gate)
+                    torch.addmm(bias[i], inputs[i][t], weight[i].t(), out=gate)
                 cell_forward(gate, memories[i][t], memories[i][t + 1], squashed[i][t], out)
             query = out.unsqueeze(1)  # (B, 1, H)
             scores = torch.bmm(query, keys_t) if hide is None else torch.baddbmm(hide, query, keys_t)
-            row = plan.mask.clear(entmax_forward(scores, plan.alpha))  # (B, 1, S)
+            row = plan.mask.clear(
+                entmax_forward(scores, plan.alpha, solver=solver_for(scores, plan.alpha))
+            )  # (B, 1, S)
             probs[t] = row.squeeze(1)
             result = attended[t]
             torch.bmm(row, values, out=result.unsqueeze(1))
@@ -117,7 +119,7 @@ class _Unroll(torch.autograd.Function):
 
         ctx.plan = plan
         ctx.save_for_backward(
-            emb, keys, values, w_query, attended, probs, *weights, *gates, *inputs, *memories, *squashed
+            emb, keys, values, w_query, attended, probs, *weights, *weight, *gates, *inputs, *memories, *squashed
         )
         outputs = inputs[0][1:, :, :size].transpose(0, 1).contiguous()  # (B, T, H)
         last_hidden = torch.stack([tensor[-1, :, size:] for tensor in inputs])
@@ -129,17 +131,14 @@ class _Unroll(torch.autograd.Function):
     def backward(ctx, d_outputs, d_probs, d_last_hidden, d_last_cell):
         plan = ctx.plan
         emb, keys, values, w_query, attended, probs, *rest = ctx.saved_tensors
-        layers = len(rest) // 8
-        cells = [rest[4 * i : 4 * i + 4] for i in range(layers)]
-        gates, inputs, memories, squashed = (rest[(4 + k) * layers : (5 + k) * layers] for k in range(4))
+        layers = len(rest) // 9
+        w_emb = rest[0][:, : emb.size(2)]
+        weight, gates, inputs, memories, squashed = (rest[(4 + k) * layers : (5 + k) * layers] for k in range(5))
         steps, batch, size = attended.shape
-        weight = _recurrent_weights(cells)  # (4H, 2H)
         values_t = values.transpose(1, 2)
         empty = None if plan.mask.not_empty is None else ~plan.mask.not_empty.unsqueeze(1)
 
-        # d_gates starts as what each gate's gradient has besides its factor, and becomes the gradient step by step
-        slopes = [local_slopes(gates[i], memories[i][:-1], squashed[i]) for i in range(layers)]
-        d_gates = [pair[0] for pair in slopes]
+        d_gates = [torch.empty_like(gate) for gate in gates]
         d_cell = _states(d_last_cell, attended, layers)
         d_inputs = [attended.new_zeros(batch, 2 * size) for _ in range(layers)]  # of the step after this one
         for i, d_hidden in enumerate(_states(d_last_hidden, attended, layers)):
@@ -165,7 +164,8 @@ class _Unroll(torch.autograd.Function):
             d_hidden = torch.addmm(d_inputs[-1][:, size:], d_result, w_query)
             d_hidden.unsqueeze(1).baddbmm_(d_score, keys)
             for i in range(layers - 1, -1, -1):
-                cell_backward(d_gates[i][t], slopes[i][1][t], gates[i][t], d_hidden, d_cell[i])
+                out = inputs[i][t + 1, :, size:]
+                cell_backward(d_gates[i][t], gates[i][t], memories[i][t], squashed[i][t], out, d_hidden, d_cell[i])
                 torch.mm(d_gates[i][t], weight[i], out=d_inputs[i])
                 if i > 0:
                     d_below = d_inputs[i][:, :size]
@@ -181,7 +181,7 @@ class _Unroll(torch.autograd.Function):
         d_w_query = d_attended.view(-1, size).t() @ query.reshape(-1, size)
         d_emb = None
         if ctx.needs_input_grad[1]:
-            d_emb = d_gates[0].view(-1, 4 * size) @ cells[0][0][:, : emb.size(2)]
+            d_emb = d_gates[0].view(-1, 4 * size) @ w_emb
             d_emb = d_emb.view(steps, batch, -1).transpose(0, 1)
         d_weights = []
         for i in range(layers):

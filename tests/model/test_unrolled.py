@@ -8,7 +8,7 @@ from torch import nn
 
 from onmt_entmax.model import decoder as decoder_module
 from onmt_entmax.model.decoder import InputFeedDecoder
-from onmt_entmax.model.kernels import dropout_factors
+from onmt_entmax.model.kernels import Dropout, dropout_factors
 from tests.model.helpers import Inputs, assert_same, build, everything, pair
 
 
@@ -77,6 +77,21 @@ def test_dropout_factors_keep_the_mean(p):
 
 def test_everything_dropped():
     assert not dropout_factors(torch.empty(0), (3, 5), 1.0).any()
+
+
+def test_dropout_module():
+    dropout, x = Dropout(0.5), torch.ones(4, 50, requires_grad=True)
+    dropped = dropout(x)
+    assert set(dropped.unique().tolist()) == {0.0, 2.0}
+    dropped.sum().backward()
+    assert torch.equal(x.grad, dropped)  # of ones, what was kept gets its factor
+    assert dropout.eval()(x) is x and Dropout(0.0)(x).equal(x)
+
+
+def test_embeddings_keep_their_dropout():
+    decoder = build(InputFeedDecoder)
+    decoder.update_dropout(0.25)
+    assert isinstance(decoder.embeddings.dropout, Dropout) and decoder.embeddings.dropout.p == 0.25
 
 
 @pytest.mark.parametrize("alpha", [1.0, 1.33, 1.5, 2.0, 2.5])
