@@ -73,7 +73,8 @@ def draw_panel(axes, panel: tuple[str, str, bool], groups: dict[str, list[Metric
     axes.set_xlabel("training step")
     if logarithmic:
         axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=12))
+        low, high = axes.get_ylim()
+        axes.yaxis.set_major_locator(LogLocator(subs=(1,) if high > 500 * low else (1, 2, 5), numticks=12))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
         axes.yaxis.set_minor_formatter(NullFormatter())
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))

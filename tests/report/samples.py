@@ -54,7 +54,27 @@ def tree(paths: list[tuple[list[str], list[float], str]]) -> list[dict[str, Any]
     return nodes
 
 
-WORDS = "this is another look at the tree of life and a view from our small planet to old stars".split()
+WORDS = [
+    "this",
+    "is",
+    "another",
+    "look",
+    "at",
+    "the",
+    "tree",
+    "of",
+    "life",
+    "and",
+    "a",
+    "view",
+    "from",
+    "our",
+    "small",
+    "planet",
+    "to",
+    "old",
+    "stars",
+]
 
 
 def long_tree(length: int, seed: int = 0, branches: int = 12) -> list[dict[str, Any]]:
@@ -69,7 +89,9 @@ def long_tree(length: int, seed: int = 0, branches: int = 12) -> list[dict[str, 
         status = ["finished", "dropped", "stopped", "cut"][number % 4]
         end = ["</s>"] if status == "finished" else []
         rest = other[:1] if status == "dropped" else other
-        paths.append(([*main[:cut], *rest, *end], [*probs[:cut], 0.2, *[1.0] * (len(rest) - 1), *[1.0] * len(end)], status))
+        paths.append(
+            ([*main[:cut], *rest, *end], [*probs[:cut], 0.2, *[1.0] * (len(rest) - 1), *[1.0] * len(end)], status)
+        )
     return tree(paths)
 
 
@@ -89,9 +111,7 @@ def forced(tokens: list[str], supports: list[dict[str, float]], source: list[str
                 "prob": prob,
                 "support": [{"token": other, "prob": p} for other, p in support.items()],
                 "support_size": len(support),
-                "attention": [
-                    {"position": p, "token": source[p], "weight": w} for p, w in zip(attended, (0.75, 0.25))
-                ]
+                "attention": [{"position": p, "token": source[p], "weight": w} for p, w in zip(attended, (0.75, 0.25))]
                 if source
                 else None,
             }
@@ -101,12 +121,21 @@ def forced(tokens: list[str], supports: list[dict[str, float]], source: list[str
 
 
 TREE_OF_LIFE = forced(
-    [*"This is another view of the tree of life .".split(), "</s>"],
+    [*["This", "is", "another", "view", "of", "the", "tree", "of", "life", "."], "</s>"],
     [
         {"This": 0.92, "So": 0.05, "And": 0.03},
         {"is": 0.81, "'s": 0.19},
         {"another": 0.97, "a": 0.02, "one": 0.01},
-        {"look": 0.42, "view": 0.22, "glimpse": 0.15, "kind": 0.08, "looking": 0.06, "way": 0.04, "gaze": 0.02, "sight": 0.01},
+        {
+            "look": 0.42,
+            "view": 0.22,
+            "glimpse": 0.15,
+            "kind": 0.08,
+            "looking": 0.06,
+            "way": 0.04,
+            "gaze": 0.02,
+            "sight": 0.01,
+        },
         {"at": 0.55, "of": 0.42, "on": 0.03},
         {},
         {"tree": 0.93, "trees": 0.07},
@@ -115,7 +144,7 @@ TREE_OF_LIFE = forced(
         {},
         {},
     ],
-    "Dies ist ein weiterer Blick auf den Baum des Lebens .".split(),
+    ["Dies", "ist", "ein", "weiterer", "Blick", "auf", "den", "Baum", "des", "Lebens", "."],
 )
 
 
@@ -158,3 +187,85 @@ def write_lines(path: Path, objects: list[dict[str, Any]]) -> Path:
     """Write JSON lines."""
     path.write_text("".join(json.dumps(value, ensure_ascii=False) + "\n" for value in objects), encoding="utf-8")
     return path
+
+
+def trace(
+    line: int, paths: list[tuple[list[str], list[float], str]], source: list[str], **changes: Any
+) -> dict[str, Any]:
+    """An object as ``onmt_entmax trace`` writes it; the best hypothesis has attention on two source tokens per step."""
+    hypotheses = []
+    for tokens, probs, status in paths:
+        if status == "finished":
+            log_prob = sum(map(math.log, probs))
+            hypotheses.append(
+                {"tokens": tokens[:-1], "log_prob": log_prob, "prob": math.exp(log_prob), "finished": True}
+            )
+    hypotheses.sort(key=lambda hypothesis: -hypothesis["log_prob"])
+    attention = []
+    for step in range(len(hypotheses[0]["tokens"]) + 1):
+        row = [0.0] * len(source)
+        row[step % len(source)] += 0.75
+        row[(step + 1) % len(source)] += 0.25
+        attention.append(row)
+    hypotheses[0]["attention"] = attention
+    record = certificate([("x", 1.0)], line=line, **changes)
+    return {**record, "hypotheses": hypotheses, "source": source, "tree": tree(paths)}
+
+
+def inflection_result(
+    accuracy: float, alpha: str, seed: str, setting: str = "medium", task: str = "conll2018.1", languages: int = 102
+) -> dict[str, Any]:
+    """What ``onmt_entmax evaluate inflection --json`` writes, as far as tables read it."""
+    about = f"task:{task}|set:{setting}|split:test|langs:{languages}|avg:macro|alpha:{alpha}|seed:{seed}|version:0.1.0"
+    return {
+        "macro": {"acc": accuracy, "lev": 0.25},
+        "languages": {"english": {"acc": accuracy, "lev": 0.25}, "spanish": {"acc": accuracy, "lev": 0.25}},
+        "signatures": {"acc": f"acc|{about}", "lev": f"lev|{about}"},
+    }
+
+
+def translation_result(
+    scores: list[float], alpha: str, direction: str = "de-en", train: int = 206112
+) -> dict[str, Any]:
+    """What ``onmt_entmax evaluate translation --json`` writes, as far as tables read it."""
+    about = f"task:iwslt17|dir:{direction}|split:test|lines:10|train:{train}|alpha:{alpha}|seed:1,2|version:0.1.0"
+    runs = [{"predictions": f"{s}.pred", "sha256": f"{alpha}{direction}{s}", "bleu_tok": s} for s in scores]
+    mean = {"bleu_tok": sum(scores) / len(scores)}
+    return {"runs": runs, "mean": mean, "sd": {"bleu_tok": None}, "signatures": {"bleu_tok": f"bleu_tok|{about}"}}
+
+
+SOURCE = ["<lang:english>", "<tag:V>", "<tag:V.PTCP>", "<tag:PST>", "d", "r", "a", "w"]
+DRAW_PATHS = [
+    ([*"drawed", "</s>"], [1, 1, 1, 1, 0.664, 1, 1], "finished"),
+    ([*"drawn", "</s>"], [1, 1, 1, 1, 0.322, 1], "finished"),
+    ([*"draw", "</s>"], [1, 1, 1, 1, 0.014], "finished"),
+]
+
+
+def run_folder(folder: Path) -> Path:
+    """Fill a folder as a run does, with a sentence of 200 words among its examples."""
+    folder.mkdir()
+    write_lines(folder / "model_metrics.jsonl", metrics_rows(1.5, 1.5, 92))
+    certificates = [certificate([("walked", 0.75), ("walkt", 0.25)], line=line) for line in (1, 2, 3)]
+    certificates += [
+        certificate([("walked", 1.0)], line=4, complete=None, optimal=None, reason="length_penalty is set")
+    ]
+    write_lines(folder / "test.jsonl", [*certificates, {"line": 5, "reason": "blank input line"}])
+    words = [random.Random(1).choice(WORDS) for _ in range(200)]
+    half = [
+        ([*words, "</s>"], [0.99] * 200 + [1.0], "finished"),
+        ([*words[:9], "sight"], [0.99] * 9 + [0.01], "dropped"),
+    ]
+    lost = {"complete": False, "mass_found": 0.134, "best_dropped_log_prob": math.log(0.01)}
+    write_lines(
+        folder / "examples.trace.jsonl",
+        [trace(1, DRAW_PATHS, SOURCE), trace(2, half, words, mass_dropped=0.866, **lost)],
+    )
+    own = forced([*"drawn", "</s>"], [{}, {}, {}, {}, {"e": 0.664, "n": 0.322, "</s>": 0.014}, {}], SOURCE)
+    write_lines(folder / "examples.forced.jsonl", [own])
+    result = inflection_result(95.25, "1.5/1.5", "1", "none", "bundled", 2)
+    (folder / "evaluation.json").write_text(json.dumps(result), encoding="utf-8")
+    numbers = {"target_types": 2.25, "source_words": 1.5, "steps": 9, "signature": "sparsity|src:dev|alpha:1.5/1.5"}
+    (folder / "sparsity.json").write_text(json.dumps(numbers), encoding="utf-8")
+    (folder / "train.yaml").write_text("optim: adam\n", encoding="utf-8")
+    return folder

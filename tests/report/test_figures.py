@@ -1,0 +1,250 @@
+"""Every figure comes out in every format, shows what it must, and says what it leaves out."""
+
+from __future__ import annotations
+
+import math
+
+import matplotlib
+import pytest
+from matplotlib.image import imread
+
+from onmt_entmax.cli import main
+from onmt_entmax.errors import UserError
+from onmt_entmax.report import attention, curves, figure, histogram, mappings, style
+from onmt_entmax.report.figure_trees import beam_figure, forced_figure
+from onmt_entmax.report.readers import Metrics
+from onmt_entmax.report.steps import forced_of
+from onmt_entmax.report.trees import tree_of
+from tests.report import samples
+
+MAGIC = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
+
+
+def texts(drawn) -> list[str]:
+    """All texts of a figure in the order drawn."""
+    return [artist.get_text() for axes in drawn.axes for artist in axes.texts]
+
+
+def runs(*settings):
+    return [Metrics(None, samples.metrics_rows(*setting)) for setting in settings]
+
+
+@pytest.fixture
+def inputs(tmp_path, draw_file, forced_file):
+    """Figure -> arguments that draw it."""
+    metrics = [
+        str(samples.write_lines(tmp_path / f"{number}_metrics.jsonl", samples.metrics_rows(*alphas, 90)))
+        for number, alphas in enumerate([(1.5, 1), (1.5, 1.5), (2, 1.5)])
+    ]
+    return {
+        "mappings": [],
+        "beam": ["--input", str(draw_file)],
+        "forced": ["--input", str(forced_file)],
+        "attention": ["--input", str(forced_file), str(forced_file), "--labels", "one", "other"],
+        "alpha-grid": ["--input", *metrics],
+        "training-speed": ["--input", *metrics],
+        "learning-curves": ["--input", *metrics],
+        "support-histogram": ["--input", str(forced_file)],
+    }
+
+
+@pytest.mark.parametrize("suffix", sorted(MAGIC))
+@pytest.mark.parametrize("name", sorted(figure.FIGURES))
+def test_every_figure_in_every_format(name, suffix, inputs, tmp_path, capsys):
+    output = tmp_path / f"out.{suffix}"
+    assert main(["figure", name, *inputs[name], "--output", str(output)]) == 0
+    content = output.read_bytes()
+    assert content.startswith(MAGIC[suffix]) and len(content) > 1500
+    signature = capsys.readouterr().out.split("\n")[-2]
+    assert "|" in signature
+    if suffix != "pdf":  # whose metadata may be compressed
+        assert signature.split(";")[0].encode("ascii") in content
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_pictures_are_no_wider_than_the_page_and_not_blank(inputs, tmp_path):
+    for name, arguments in inputs.items():
+        output = tmp_path / f"{name}.png"
+        assert main(["figure", name, *arguments, "--output", str(output)]) == 0
+        pixels = imread(output)[..., :3]
+        assert pixels.shape[1] <= (style.PAGE + 0.2) * 200
+        assert 0.002 < (pixels.min(axis=-1) < 0.6).mean() < 0.4  # ink, but mostly paper
+
+
+def test_lines_differ_in_lightness_dash_and_marker():
+    lightness = []
+    for color, _, _ in style.LINES[:4]:
+        red, green, blue = matplotlib.colors.to_rgb(color)
+        lightness.append(0.2126 * red + 0.7152 * green + 0.0722 * blue)
+    assert min(abs(a - b) for i, a in enumerate(lightness) for b in lightness[:i]) > 0.03
+    for part in (1, 2):
+        assert len({str(line[part]) for line in style.LINES}) == len(style.LINES)
+
+
+def test_mappings_saturate_where_the_paper_says():
+    t, lines = mappings.curves((1.0, 1.5, 2.0))
+    softmax, entmax15, sparsemax = lines
+    # softmax never saturates; the others reach 0 and 1 at t = -+1/(alpha - 1): 2 for 1.5 and 1 for 2
+    assert min(softmax) > 0 and max(softmax) < 1
+    for line, end in ((entmax15, 2.0), (sparsemax, 1.0)):
+        zeros = [x for x, p in zip(t, line) if p == 0]
+        assert max(zeros) == pytest.approx(-end, abs=0.011)
+    half = min(range(len(t)), key=lambda index: abs(t[index] - 0.5))
+    assert sparsemax[half] == pytest.approx((t[half] + 1) / 2)
+
+
+def test_beam_shows_branches_and_certificate_and_no_impossible_ones():
+    shown = texts(beam_figure(tree_of({"line": 1, "certificate": samples.draw(), "source": ["d", "r"]})))
+    assert {"draw", "ed", "n", "66.4%", "32.2%", "1.4%", "Input: d r"} <= set(shown)
+    assert shown.count("</s>") == 3
+    assert "Certificate: complete. These are all strings of non-zero probability." in shown
+
+
+@pytest.mark.parametrize("length", [30, 200])
+def test_beam_of_long_sentences_stays_on_the_page(length):
+    drawn = beam_figure(tree_of({"line": 1, "tree": samples.long_tree(length)}))
+    width, height = drawn.get_size_inches()
+    assert width <= style.PAGE + 0.2 and height < 12
+    renderer = drawn.canvas.get_renderer() if hasattr(drawn.canvas, "get_renderer") else None
+    if renderer is None:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+        renderer = FigureCanvasAgg(drawn).get_renderer()
+    with matplotlib.rc_context(style.RC):
+        right = max(text.get_window_extent(renderer).x1 for text in drawn.axes[0].texts)
+    assert right <= drawn.bbox.width
+
+
+def test_forced_shows_gold_in_bold_only():
+    drawn = forced_figure(forced_of(samples.TREE_OF_LIFE))
+    bold = [artist.get_text() for artist in drawn.axes[0].texts if artist.get_weight() == "bold"]
+    assert bold == ["This", "is", "another", "view", "of", "the", "tree", "of life . </s>"]
+
+
+def test_forced_of_200_tokens_is_cut_with_a_notice():
+    tokens = ["w"] * 200
+    drawn = forced_figure(forced_of(samples.forced(tokens, [{"w": 0.5, "v": 0.5}] * 200), max_steps=60))
+    assert "Cut: the first 60 of 200 steps are shown." in texts(drawn)
+    assert drawn.get_size_inches()[1] < 9
+
+
+def test_dollar_signs_are_no_formulas(tmp_path):
+    example = samples.forced(["$x_1$", "\\alpha", "</s>"], [{"$x_1$": 0.5, "$": 0.5}, {}, {}], ["$a$", "b_c$"])
+    output = tmp_path / "a.png"
+    style.save(forced_figure(forced_of(example)), output)
+    style.save(attention.attention_figure([attention.heat_map_of(example)]), output)
+    assert output.stat().st_size > 1000
+
+
+def test_attention_outlines_exactly_the_nonzeros():
+    one = attention.heat_map_of(samples.forced(["a", "b"], [{}, {}], ["x", "y", "z"]), "model")
+    drawn = attention.attention_figure([one, one])
+    assert [len(axes.collections[0].get_paths()) for axes in drawn.axes] == [4, 4]  # two per target token
+    assert drawn.axes[0].get_xlabel() == "model, 2.0 non-zeros per token"
+
+
+def test_attention_of_200_tokens_is_cut_with_a_notice():
+    words = [samples.WORDS[i % 19] for i in range(200)]
+    one = attention.heat_map_of(samples.forced(words, [{}] * 200, words))
+    assert (len(one.source), len(one.target), len(one.weights[0])) == (50, 50, 50)
+    assert one.notices[0] == "cut, the first 50 of 200 source tokens are shown."
+    drawn = attention.attention_figure([one])
+    assert drawn.get_size_inches()[0] <= style.PAGE + 0.01
+    assert {text.get_text() for text in drawn.texts} == {f"C{notice[1:]}" for notice in one.notices}
+
+
+def test_many_models_go_on_several_rows():
+    words = [samples.WORDS[i % 19] for i in range(40)]
+    one = attention.heat_map_of(samples.forced(words, [{}] * 40, words), "model")
+    width, height = attention.attention_figure([one] * 3).get_size_inches()
+    assert width <= style.PAGE + 0.01 and height > 10
+
+
+def test_runs_with_the_same_alphas_are_one_line_in_the_legend():
+    groups = curves.group(runs((1, 1, 90), (1.5, 1.5, 92), (1.5, 1.5, 91), (1.5, 1, 91)))
+    assert list(groups) == ["softmax", "1.5-entmax", "output 1.5, attention 1"]
+    drawn = curves.training_speed(groups)
+    axes = drawn.axes[0]
+    assert len(axes.lines) == 4
+    # markers on the first run of each setting only
+    assert [line.get_marker() for line in axes.lines] == ["o", "s", "None", "^"]
+    assert drawn.legends[0].get_texts()[0].get_text() == "softmax (1,000 words/s)"
+
+
+def test_learning_curves_ring_the_best_validation():
+    drawn = curves.learning_curves(curves.group(runs((1.5, 1.5, 92))))
+    assert [axes.get_title(loc="left") for axes in drawn.axes] == [panel[1] for panel in curves.PANELS]
+    ring = drawn.axes[1].lines[-1]
+    assert list(ring.get_xdata()) == [700]  # the eighth is made lower than the seventh
+
+
+def test_alpha_grid_averages_runs_and_fixes_the_other_alpha():
+    grid = runs((1.5, 1, 90), (1.5, 1, 92), (1.5, 1.5, 95), (1.33, 1.5, 96), (1.5, 2, 94), (2, 2, 99))
+    best = [run.best["accuracy"] for run in grid]
+    drawn = curves.alpha_grid(grid)
+    left, right = (axes.lines[0] for axes in drawn.axes)
+    assert list(left.get_xdata()) == [1, 1.5, 2]
+    assert left.get_ydata()[0] == pytest.approx((best[0] + best[1]) / 2)
+    assert list(right.get_xdata()) == [1.33, 1.5]  # (2, 2) has its other alpha elsewhere
+    with pytest.raises(UserError, match="no two models that differ in one alpha"):
+        curves.alpha_grid(grid[-1:])
+
+
+def test_differences_between_runs_are_named():
+    first, second = runs((1, 1, 90), (1.5, 1.5, 90))
+    assert curves.differing_fields([first, second]) == []
+    second.rows[-1]["signature"] += "|lr:0.1"
+    assert curves.differing_fields([first, second]) == ["lr"]
+
+
+def test_support_sizes():
+    examples = [samples.TREE_OF_LIFE, samples.forced(["a"], [{"a": 0.5, "b": 0.5}], ["x", "y", "z"])]
+    output, attended = histogram.support_sizes(examples)
+    assert output == [3, 2, 3, 8, 3, 1, 2, 1, 1, 1, 1, 2]
+    assert attended == [2] * 12
+    with pytest.raises(UserError, match="no support sizes"):
+        histogram.support_histogram({"a": [{"line": 1}]})
+
+
+def test_support_histogram_shares_add_up_to_one():
+    drawn = histogram.support_histogram({"a": [samples.TREE_OF_LIFE]})
+    for axes in drawn.axes:
+        assert math.fsum(bar.get_height() for bar in axes.patches) == pytest.approx(100)
+
+
+def test_beam_and_forced_in_the_terminal(draw_file, forced_file, capsys):
+    assert main(["figure", "beam", "--input", str(draw_file)]) == 0
+    assert "draw ┬ 66.4% ─ ed </s>" in capsys.readouterr().out
+    assert main(["figure", "forced", "--input", str(forced_file)]) == 0
+    assert "> view  22.0%" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["beam"], "`figure beam` needs --input: output of `trace`"),
+        (["mappings", "--input", "x"], "takes no --input"),
+        (["mappings"], "needs --output. Valid choices: *.png, *.svg, *.pdf."),
+        (["mappings", "--output", "a.gif"], "Invalid setting for `output`: a.gif. Valid choices: *.png, *.svg, *.pdf."),
+        (["mappings", "--output", "a.png", "--alphas", "0.5"], "Invalid setting for `alphas`: 0.5."),
+        (["beam", "--input", "x", "--line", "0"], "Invalid setting for `line`: 0. It must be at least 1."),
+        (["beam", "--input", "x", "y"], "`figure beam` shows one input of one file"),
+        (["beam", "--input", "x", "--width", "1"], "Invalid setting for `width`: 1.0."),
+        (["attention", "--input", "x", "y", "--labels", "a", "--output", "a.png"], "One per file is needed: 2."),
+        (["beam", "--input", "missing.jsonl"], "missing.jsonl: no such file."),
+    ],
+)
+def test_mistakes_are_said_in_one_line(arguments, message, capsys):
+    assert main(["figure", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+def test_empty_files_are_said_in_one_line(tmp_path, capsys):
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("")
+    for name, (_, source) in figure.FIGURES.items():
+        if source:
+            assert main(["figure", name, "--input", str(empty), "--output", str(tmp_path / "a.png")]) == 2
+            assert capsys.readouterr().err == f"onmt_entmax figure: {empty} is empty: nothing to show.\n"
+    assert not (tmp_path / "a.png").exists()

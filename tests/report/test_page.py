@@ -1,0 +1,190 @@
+"""The page of a run: complete, self-contained, and drawn by a browser at the width of a desk and of a phone."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import matplotlib.image
+import pytest
+
+from onmt_entmax.cli import main
+from onmt_entmax.errors import UserError
+from onmt_entmax.report.page import page
+from onmt_entmax.report.run_files import read_run
+from tests.report import samples
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+class Checker(HTMLParser):
+    """Collects addresses, and tags that are not closed in order."""
+
+    void = ("meta", "img", "rect", "br")
+
+    def __init__(self):
+        super().__init__()
+        self.addresses, self.open, self.wrong, self.text = [], [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.addresses += [value for name, value in attrs if name in ("src", "href", "srcset", "action")]
+        if tag not in self.void or tag == "rect":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.addresses += [value for name, value in attrs if name in ("src", "href")]
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open.pop() != tag:
+            self.wrong.append(tag)
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def check(html: str) -> Checker:
+    checker = Checker()
+    checker.feed(html)
+    assert not checker.wrong and not checker.open
+    return checker
+
+
+def test_page_holds_everything_and_loads_nothing(run_dir):
+    html = page(read_run(run_dir))
+    checker = check(html)
+    assert checker.addresses and all(address.startswith("data:image/svg+xml;base64,") for address in checker.addresses)
+    assert "<script" not in html and "@import" not in html and "url(" not in html
+    text = " ".join(checker.text)
+    for wanted in (
+        "Set-up", "α = 1.5 (1.5-entmax)", "optim: adam", "Training", "valid|task:toy|alpha:1.5/1.5|seed:1",
+        "95.25", "acc|task:bundled", "sparsity|src:dev", "Certificates", "No certificate for 1: length_penalty is set",
+        "66.4%", "These are all strings", "Along the target", "Attention",
+    ):  # fmt: skip
+        assert wanted in text, wanted
+    assert html.count("<img ") == 4  # loss, accuracy, two support sizes
+
+
+def test_certificate_rates_count_void_ones_as_not_certified(run_dir):
+    # three complete certificates and a void one: 75%; one string alone in none of the three
+    text = re.sub("<[^>]+>", " ", page(read_run(run_dir)))
+    assert re.search(r"4 inputs\s+share\s+One string only \(%\)\s+0\.0\s+Complete \(%\)\s+75\.0", text)
+
+
+def test_least_certain_examples_come_first(run_dir):
+    examples = read_run(run_dir).examples(20)
+    # 0.99 ** 200 = 0.134 before 0.664; and the forced decoding of line 1 has joined its trace
+    assert [example["line"] for example in examples] == [2, 1]
+    assert "steps" in examples[1] and "steps" not in examples[0]
+    assert len(read_run(run_dir).examples(1)) == 1
+
+
+def test_without_traces_the_certificates_give_the_examples(run_dir):
+    for name in ("examples.trace.jsonl", "examples.forced.jsonl"):
+        (run_dir / name).unlink()
+    run = read_run(run_dir)
+    assert [example["line"] for example in run.examples(20)] == [1, 2, 3, 4]
+    assert "Strings found" in page(run)
+    assert any("No traces here" in notice for notice in run.notices)
+
+
+def test_a_run_without_metrics_says_so(run_dir, capsys):
+    (run_dir / "model_metrics.jsonl").unlink()
+    assert main(["report", str(run_dir)]) == 0
+    assert "No metrics file (PREFIX_metrics.jsonl) here: no curves." in capsys.readouterr().out
+    assert "No metrics file" in (run_dir / "report.html").read_text(encoding="utf-8")
+
+
+def test_broken_and_foreign_files_do_not_stop_the_page(run_dir):
+    (run_dir / "evaluation.json").write_text("")
+    (run_dir / "other.json").write_text('{"a": 1}')
+    (run_dir / "notes.jsonl").write_text("not json\n")
+    run = read_run(run_dir)
+    assert any("evaluation.json is empty" in notice for notice in run.notices)
+    assert not any("other.json" in notice or "notes" in notice for notice in run.notices)
+    check(page(run))
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path, capsys):
+    assert main(["report", str(tmp_path)]) == 2
+    assert "holds no metrics, results, certificates or traces of a run." in capsys.readouterr().err
+    samples.run_folder(tmp_path / "entmax15")
+    with pytest.raises(UserError, match=r"Its folders entmax15 do\."):
+        read_run(tmp_path)
+    with pytest.raises(UserError, match="not there; a run's folder is needed"):
+        read_run(tmp_path / "none")
+
+
+def test_texts_are_escaped(run_dir):
+    evil = samples.forced(
+        ["<script>", "a&b", "</s>"], [{"<script>": 0.5, "<b>": 0.5}, {}, {}], ["<img src=x>", "&amp;"]
+    )
+    for name in ("examples.trace.jsonl", "test.jsonl"):
+        (run_dir / name).unlink()
+    samples.write_lines(run_dir / "examples.forced.jsonl", [evil])
+    html = page(read_run(run_dir))
+    check(html)
+    assert "<script>" not in html and "&lt;script&gt;" in html and "&lt;img␣src=x&gt;" in html
+
+
+def test_long_sentences_are_cut_with_a_notice(run_dir):
+    text = page(read_run(run_dir))
+    assert "Cut, the first 50 of 200 source tokens are shown." in text
+
+
+def test_same_files_same_page(run_dir):
+    assert page(read_run(run_dir)) == page(read_run(run_dir))
+
+
+def test_uncertain_writes_the_least_certain_lines(run_dir, tmp_path, capsys):
+    (tmp_path / "a.src").write_text("one\ntwo\nthree\nfour\nfive\n")
+    certificates = [samples.certificate([("a", prob)], line=line) for line, prob in ((1, 0.9), (2, 0.2), (3, 0.5))]
+    samples.write_lines(tmp_path / "c.jsonl", certificates)
+    arguments = [
+        "uncertain",
+        "--certificates",
+        str(tmp_path / "c.jsonl"),
+        "--src",
+        str(tmp_path / "a.src"),
+        "--count",
+        "2",
+    ]
+    assert main(arguments) == 0
+    assert capsys.readouterr().out == "2\t20.0%\ttwo\n3\t50.0%\tthree\n"
+    assert main([*arguments, "--tgt", str(tmp_path / "a.src"), "--output", str(tmp_path / "u")]) == 0
+    assert (tmp_path / "u.src").read_text() == (tmp_path / "u.tgt").read_text() == "two\nthree\n"
+    (tmp_path / "a.src").write_text("one\n")
+    assert main(arguments) == 2
+    assert "a.src has 1 lines, and" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+@pytest.mark.parametrize("width", [1200, 390])
+def test_a_browser_draws_the_page_without_scrolling_sideways(run_dir, tmp_path, width):
+    assert main(["report", str(run_dir), "--output", str(tmp_path / "page.html")]) == 0
+    # a window cannot be as narrow as a phone, a frame can; the outer page reports how wide the inner one has become
+    (tmp_path / "frame.html").write_text(
+        f'<body style="margin:0"><iframe id=f src="page.html" style="width:{width}px;height:900px;border:0"></iframe>'
+        "<script>document.getElementById('f').onload = (event) => {"
+        "const page = event.target.contentDocument.documentElement;"
+        "document.title = [page.scrollWidth, page.clientWidth, page.scrollHeight].join(' ');"
+        "const note = document.createElement('p'); note.id = 'sizes'; note.textContent = document.title;"
+        "document.body.append(note);};</script>"
+    )
+    shot = tmp_path / "shot.png"
+    command = [
+        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+        "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
+        "--allow-file-access-from-files", f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},900",
+    ]  # fmt: skip
+    address = (tmp_path / "frame.html").as_uri()
+    dumped = subprocess.run([*command, "--dump-dom", address], capture_output=True, timeout=120, check=True)
+    found = re.search(r'id="sizes">(\d+) (\d+) (\d+)<', dumped.stdout.decode("utf-8"))
+    assert found, dumped.stdout[-500:]
+    scroll, client, height = map(int, found.groups())
+    assert scroll == client == width
+    assert height > 2000
+    subprocess.run([*command, f"--screenshot={shot}", address], capture_output=True, timeout=120, check=True)
+    pixels = matplotlib.image.imread(shot)[..., :3]
+    assert 0.005 < (pixels.min(axis=-1) < 0.5).mean() < 0.5
