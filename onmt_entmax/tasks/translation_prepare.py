@@ -94,7 +94,7 @@ def prepare(settings: Settings, data: Path, output: Path) -> dict:
             "tokenizers": {side: settings.tokenizer_kind("test", language) for side, language in languages.items()},
             "counts": {split: lines.counts for split, lines in prepared.items()},
             "vocabularies": vocabularies,
-            "inputs": {p.relative_to(data).as_posix(): sha256(p) for split in splits.values() for p in split.files},
+            "inputs": {_input_name(p, data): sha256(p) for split in splits.values() for p in split.files},
             "outputs": {p.relative_to(fresh).as_posix(): sha256(p) for p in sorted(fresh.rglob("*")) if p.is_file()},
         }
         write_json(fresh / MANIFEST, manifest)
@@ -179,6 +179,11 @@ def _check_reversible(kind: str, name: str, lines: list[str], pieces: list[str])
     for number, (line, encoded) in enumerate(zip(lines, pieces), 1):
         if undo_subwords(kind, encoded) != line:
             raise UserError(f"{name}, line {number}: {line!r} does not come back from its subwords {encoded!r}.")
+
+
+def _input_name(path: Path, data: Path) -> str:
+    """Name an input by its path inside the data folder: a manifest does not depend on where the data lie."""
+    return path.relative_to(data).as_posix() if data in path.parents else path.name
 
 
 def _outputs(folder: Path) -> set[str]:

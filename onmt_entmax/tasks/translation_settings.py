@@ -70,6 +70,8 @@ class Settings:
             raise invalid_setting("--pretokenised", " ".join(self.pretokenised), "It is for --corpus plain.")
         if self.japanese == "kftt" and self.corpus != "kftt":
             raise invalid_setting("--japanese", "kftt", "Only --corpus kftt has its own tokens; take mecab or none.")
+        if self.japanese and not japanese:
+            raise invalid_setting("--japanese", self.japanese, f"Neither language of {self.direction} is Japanese.")
         if self.vocabulary_threshold and self.subwords != "bpe":
             raise invalid_setting("--vocabulary-threshold", self.vocabulary_threshold, "It is for --subwords bpe.")
 

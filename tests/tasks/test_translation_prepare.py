@@ -211,6 +211,14 @@ def test_train_only_pretokenised(tmp_path):
     assert read_lines(tmp_path / "out/test.ref") == ["It's good."]
 
 
+def test_plain_files_may_lie_elsewhere(tmp_path):
+    data = write_plain(tmp_path / "data")
+    settings = plain()
+    settings.train = [str(write_plain(tmp_path / "elsewhere") / "train")]
+    manifest = prepare(settings, data, tmp_path / "out")
+    assert list(manifest["inputs"]) == ["train.de", "train.en", "dev.de", "dev.en", "test.de", "test.en"]
+
+
 def test_official_counts_are_checked(tmp_path):
     folder = unpack(write_iwslt(tmp_path / "a"), tmp_path / "b")
     with pytest.raises(
@@ -271,6 +279,7 @@ def test_defaults_of_the_paper():
         ({"min_frequency": 0}, "`--min-frequency`: 0. It must be at least 1"),
         ({"max_length": -1}, "`--max-length`: -1. It must be at least 0"),
         ({"japanese": "kftt"}, "`--japanese`: kftt. Only --corpus kftt has its own tokens"),
+        ({"japanese": "mecab"}, "`--japanese`: mecab. Neither language of de-en is Japanese"),
         ({"vocabulary_threshold": 5, "subwords": "none"}, "`--vocabulary-threshold`: 5. It is for --subwords bpe"),
         ({"corpus": "multi30k", "pretokenised": ("dev",)}, "`--pretokenised`: dev. It is for --corpus plain"),
     ],
