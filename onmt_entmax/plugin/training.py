@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from contextvars import ContextVar
 
-from onmt_entmax.errors import UserError
 from onmt_entmax.plugin.hooks import replace
 
 
@@ -34,7 +33,10 @@ def _main(stock):
 
 def _init_train(stock):
     def init_train(opt):
+        from onmt_entmax.plugin.training_options import check_validation_corpus
+
         checkpoint, vocabs, transforms_cls = stock(opt)
+        check_validation_corpus(opt)
         pieces = _PIECES.get(None)
         # with `reset_optim: all` a new run begins with the checkpoint's weights
         if pieces is not None and checkpoint is not None and opt.reset_optim != "all":
@@ -58,10 +60,7 @@ def _build_trainer(stock):
         pieces = _PIECES.get(None)
         if pieces is not None:
             pieces.run = Run(opt, model, pieces.resumed, optim.training_step - 1)
-            try:
-                trainer.attach(pieces.run)
-            except OSError as error:
-                raise UserError(f"Cannot write {error.filename or opt.save_model}: {error.strerror}.") from error
+            trainer.attach(pieces.run)
         return trainer
 
     return build_trainer

@@ -10,11 +10,10 @@ import torch
 from onmt.utils import Statistics
 from onmt.utils.logging import logger
 
-from onmt_entmax.errors import UserError
 from onmt_entmax.plugin.models import generator_alpha
 from onmt_entmax.plugin.training_report import ProgressBar, SparseReportManager, sum_over_processes
 from onmt_entmax.plugin.training_run import Run, attention_alpha
-from onmt_entmax.plugin.training_saver import WholeModelSaver, from_first, is_first, weights_in_place
+from onmt_entmax.plugin.training_saver import WholeModelSaver, from_first, is_first, on_first, weights_in_place
 from onmt_entmax.plugin.training_schedule import schedule_of
 from onmt_entmax.training.measures import EPSILON, TokenMeasures
 from onmt_entmax.training.progress import duration
@@ -77,7 +76,7 @@ class SparseTrainer(StockTrainer):
                 self._step(step, train_steps, batches, normalization)
                 progress.update()
                 run.clock.pause()
-                stopped = step % valid_steps == 0 and self._after_epoch(step, valid_iter)
+                stopped = valid_steps > 0 and step % valid_steps == 0 and self._after_epoch(step, valid_iter)
                 last = stopped or (train_steps > 0 and step >= train_steps)
                 regular = save_checkpoint_steps != 0 and step % save_checkpoint_steps == 0
                 if self.model_saver is not None and (regular or last):
@@ -160,13 +159,9 @@ class SparseTrainer(StockTrainer):
         best = run.improves(entry["accuracy"], step)
         if best and run.keep_best and self.model_saver is not None:
             self.model_saver.save_best(step, moving_average=self.moving_average)
-        if is_first():
-            try:
-                if best and run.keep_best:
-                    run.write_best(entry)
-                run.metrics.append(entry)
-            except OSError as error:
-                raise UserError(f"Cannot write {run.metrics.path}: {error.strerror or error}.") from error
+        if best and run.keep_best:
+            on_first(f"{run.prefix}_best.json", lambda: run.write_best(entry))
+        on_first(f"{run.prefix}_metrics.jsonl", lambda: run.metrics.append(entry))
         return self.earlystopper is not None and self.earlystopper.has_stopped()
 
     def _follow_stop_rule(self, entry: dict, step: int) -> None:

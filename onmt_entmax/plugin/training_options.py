@@ -33,9 +33,25 @@ def _add_training_options(parser) -> None:
     )
 
 
-def has_validation(opt: Namespace) -> bool:
-    """Whether the data has a ``valid`` corpus."""
-    return "valid" in (getattr(opt, "data", None) or {})
+def _following(opt: Namespace) -> list[str]:
+    """The settings in use that follow validations."""
+    wanted = {
+        f"decay_method: {VALID_LOSS}": opt.decay_method == VALID_LOSS,
+        "keep_best": opt.keep_best,
+        "early_stopping": opt.early_stopping > 0,
+    }
+    return [name for name, used in wanted.items() if used]
+
+
+def check_validation_corpus(opt: Namespace) -> None:
+    """Refuse what follows validations where there are none; ``opt.data`` has been read.
+
+    Raises:
+        UserError: naming the setting.
+    """
+    if "valid" not in opt.data:
+        for name in _following(opt):
+            raise UserError(f"`{name}` follows the validations, but `data` has no corpus `valid`.")
 
 
 def validate_training(opt: Namespace) -> None:
@@ -51,15 +67,8 @@ def validate_training(opt: Namespace) -> None:
     criterion_names(opt.early_stopping_criteria, opt.valid_metrics or ())
     if opt.decay_method == VALID_LOSS and not 0 < opt.learning_rate_decay <= 1:
         raise invalid_setting("learning_rate_decay", opt.learning_rate_decay, "It must be above 0 and at most 1.")
-    needing = {
-        f"decay_method: {VALID_LOSS}": opt.decay_method == VALID_LOSS,
-        "keep_best": opt.keep_best,
-        "early_stopping": opt.early_stopping > 0,
-    }
-    for name, wanted in needing.items():
-        if wanted and not has_validation(opt):
-            raise UserError(f"`{name}` follows the validations, but `data` has no corpus `valid`.")
-        if wanted and opt.valid_steps < 1:
+    if opt.valid_steps < 1:
+        for name in _following(opt):
             raise invalid_setting("valid_steps", opt.valid_steps, f"`{name}` follows the validations; give at least 1.")
     if opt.keep_best and opt.save_format == "safetensors":
         raise invalid_setting("save_format", "safetensors", "`keep_best` needs `pytorch`.")

@@ -13,7 +13,7 @@ from onmt.utils.logging import logger
 from onmt_entmax.plugin.corpora import count_lines
 from onmt_entmax.plugin.models import generator_alpha
 from onmt_entmax.plugin.training_options import VALID_LOSS
-from onmt_entmax.plugin.training_saver import WholeModelSaver, is_first, world_size
+from onmt_entmax.plugin.training_saver import WholeModelSaver, is_first, on_first, world_size
 from onmt_entmax.training import random_state
 from onmt_entmax.training.metrics_log import MetricsLog
 from onmt_entmax.training.progress import Clock, steps_per_epoch
@@ -60,6 +60,7 @@ class Run:
 
     def __init__(self, opt: Namespace, model, resumed: dict | None, step: int) -> None:
         self.opt, self.model, self.step = opt, model, step
+        self.prefix = opt.save_model
         self.resumed = resumed or {}
         self.stop_rule: StopRule | None = None
         self.keep_best = getattr(opt, "keep_best", False)
@@ -88,16 +89,20 @@ class Run:
         """Open the metrics file, restore the stop rule and tidy up after a killed run."""
         if self.stop_rule is not None and self.resumed.get("stop"):
             self.stop_rule.load_state_dict(self.resumed["stop"])
+        on_first(f"{self.prefix}_metrics.jsonl", self._open_metrics)
         if not is_first():
             return
-        self.metrics = MetricsLog(f"{self.opt.save_model}_metrics.jsonl", after_step=self.step)
         if isinstance(saver, WholeModelSaver):
             saver.remove_parts()
-            saver.go_on_from(self.resumed.get("kept", []))
-            saver.last_path = self.opt.train_from or None
+            if self.opt.train_from:
+                saver.go_on_from(self.resumed.get("kept", []), self.opt.train_from)
+                saver.last_path = self.opt.train_from
         per_epoch = self.steps_per_epoch(0)
         if per_epoch is not None:
             logger.info(f"Training text: {self.lines} lines, {per_epoch} steps per epoch")
+
+    def _open_metrics(self) -> None:
+        self.metrics = MetricsLog(f"{self.prefix}_metrics.jsonl", after_step=self.step)
 
     def state(self, step: int, saver: WholeModelSaver) -> dict:
         """Our part of a checkpoint; every process calls it."""
@@ -149,11 +154,9 @@ class Run:
 
     def write_best(self, entry: dict) -> None:
         """Write ``PREFIX_best.json``: step and value of ``PREFIX_best.pt``."""
-        if is_first():
-            content = {"step": entry["step"], "measure": "accuracy", "value": entry["accuracy"]}
-            content.update({"checkpoint": f"{self.opt.save_model}_best.pt", "signature": entry["signature"]})
-            text = json.dumps(content, indent=2) + "\n"
-            write_whole(f"{self.opt.save_model}_best.json", text.encode("utf-8"))
+        content = {"step": entry["step"], "measure": "accuracy", "value": entry["accuracy"]}
+        content.update({"checkpoint": f"{self.prefix}_best.pt", "signature": entry["signature"]})
+        write_whole(f"{self.prefix}_best.json", (json.dumps(content, indent=2) + "\n").encode("utf-8"))
 
     def _count_lines(self) -> int | None:
         total = 0

@@ -55,6 +55,31 @@ def from_first(value):
     return box[0]
 
 
+def on_first(path: str, write: Callable[[], None], last_path: str | None = None) -> None:
+    """Let the first process write while the others wait; a failure ends all of them, with one line of the first.
+
+    Args:
+        path: what is written, for the message.
+        write: writes it.
+        last_path: the newest whole checkpoint, for the message.
+
+    Raises:
+        UserError: in the first process, with the disk's own reason.
+        SystemExit: in the others.
+    """
+    failure = None
+    if is_first():
+        try:
+            write()
+        except OSError as error:
+            failure = str(cannot_write(path, error, last_path))
+    failure = from_first(failure)
+    if failure is not None:
+        if is_first():
+            raise UserError(failure)
+        raise SystemExit(2)
+
+
 class WholeModelSaver(StockModelSaver):
     """Stock's saver, with checkpoints written whole, and the best one kept apart.
 
@@ -104,16 +129,29 @@ class WholeModelSaver(StockModelSaver):
         """The checkpoints that ``keep_checkpoint`` counts, oldest first."""
         return list(self.checkpoint_queue) if self.keep_checkpoint > 0 else []
 
-    def go_on_from(self, kept: list[str]) -> None:
-        """Count the checkpoints of the run that is resumed, as far as they are still there."""
-        if self.keep_checkpoint > 0:
-            self.checkpoint_queue.extend(path for path in kept if os.path.exists(path))
+    def go_on_from(self, kept: list[str], train_from: str) -> None:
+        """Count the checkpoints of the run that is resumed, as far as they are still there, as if it had gone on.
+
+        Args:
+            kept: what :meth:`kept` was before ``train_from`` was written.
+            train_from: the checkpoint that the run resumes from; counted if it is one of this run's own.
+        """
+        if self.keep_checkpoint <= 0:
+            return
+        own = f"{os.path.abspath(self.base_path)}_step_"
+        if os.path.abspath(train_from).startswith(own):
+            kept = [*(path for path in kept if os.path.abspath(path) != os.path.abspath(train_from)), train_from]
+        there = [path for path in kept if os.path.exists(path)]
+        for path in there[: -self.keep_checkpoint]:
+            self._rm_checkpoint(path)
+        self.checkpoint_queue.extend(there[-self.keep_checkpoint :])
 
     def remove_parts(self) -> None:
         """Remove what a killed run left of a checkpoint half written."""
         base = Path(self.base_path)
         for part in base.parent.glob(part_of(f"{_escape(base.name)}_*.pt").name):
-            part.unlink(missing_ok=True)
+            if part.is_file():
+                part.unlink()
 
     def _write(self, path: str, step: int, moving_average) -> None:
         linkable = from_first(self._linkable)
@@ -125,21 +163,10 @@ class WholeModelSaver(StockModelSaver):
         self._linkable = (step, path)
 
     def _on_first(self, path: str, write: Callable[[], None]) -> None:
-        """Let the first process write while the others wait; a failure ends all of them, with one line of the first."""
-        failure = None
         if is_first():
             logger.info(f"Saving checkpoint {path}")
-            try:
-                write()
-            except OSError as error:
-                failure = str(cannot_write(path, error, self.last_path))
-            else:
-                self.last_path = path
-        failure = from_first(failure)
-        if failure is not None:
-            if is_first():
-                raise UserError(failure)
-            raise SystemExit(2)
+        on_first(path, write, self.last_path)
+        self.last_path = path
 
     def _checkpoint(self, step: int, moving_average) -> dict:
         state = self.training_state(step) if self.training_state is not None else None

@@ -70,7 +70,7 @@ def train(yaml: Path, prefix: Path, steps: int, *arguments: str) -> dict:
     argv = ["-config", str(yaml), "-save_model", str(prefix), "-train_steps", str(steps), *arguments]
     opt, _ = parser.parse_known_args(argv)
     command.train(opt)
-    return load(f"{prefix}_step_{steps}.pt")
+    return load(f"{prefix}_step_{steps}.pt") if steps else {}
 
 
 def load(path) -> dict:
