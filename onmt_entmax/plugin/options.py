@@ -74,7 +74,8 @@ def _add_decoding_options(parser) -> None:
         "certificates",
         default="",
         metavar="FILE",
-        help="Write one JSON object per input line: hypotheses, and whether they are provably the best ones.",
+        help="Write one JSON object per input line: hypotheses, and whether they are provably the best ones. "
+        "`-` writes no file: for the server and the Python API, which return them.",
     )
     _add(
         group,

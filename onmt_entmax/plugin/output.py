@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import threading
 import time
 
 import onmt.translate
@@ -18,6 +19,9 @@ from onmt_entmax.errors import invalid_setting
 from onmt_entmax.plugin.corpora import check_parallel, count_lines
 from onmt_entmax.search.certificates import SearchResult, blank_line_result, summary, to_json
 
+# of the run that this thread finished last: the server's own code passes on lists of text only
+LATEST = threading.local()
+
 
 class Predictions(list):
     """Predictions per input, with the certificates (parsed JSON objects) beside them, or None."""
@@ -26,35 +30,45 @@ class Predictions(list):
 
 
 class _JsonLines:
-    """A file of JSON lines that appears under its name when it is whole; does nothing without a path."""
+    """A file of JSON lines that appears under its name when it is whole; does nothing without a path.
+
+    The path ``-`` stands for no file: the records are only kept, for the Python API and the server.
+    """
 
     def __init__(self, path: str, keep: bool = False) -> None:
         self.path, self.keep, self.records = path, keep, []
-        self.temporary = f"{path}.{os.getpid()}.part"
+        special = os.path.exists(path) and not os.path.isfile(path)  # a pipe or a device cannot be replaced
+        self.temporary = path if special else f"{path}.{os.getpid()}.part"
         self.file = None
 
+    def _open(self) -> None:
+        self.file = open(self.temporary, "w", encoding="utf-8", newline="\n")  # noqa: SIM115
+
     def write(self, record: str) -> None:
-        if self.file is None:
-            self.file = open(self.temporary, "w", encoding="utf-8", newline="\n")  # noqa: SIM115
-        self.file.write(record + "\n")
+        if self.path != "-":
+            if self.file is None:
+                self._open()
+            self.file.write(record + "\n")
         if self.keep:
             self.records.append(json.loads(record))
 
     def finish(self) -> bool:
-        """Put the file in its place; returns whether there is one."""
-        if self.path and self.file is None:  # no input lines: an empty file
-            self.file = open(self.temporary, "w", encoding="utf-8", newline="\n")  # noqa: SIM115
-        if self.file is None:
-            return False
+        """Put the file in its place; returns whether records were asked for."""
+        if self.path in ("", "-"):
+            return self.path == "-"
+        if self.file is None:  # no input lines: an empty file
+            self._open()
         self.file.close()
-        os.replace(self.temporary, self.path)
+        if self.temporary != self.path:
+            os.replace(self.temporary, self.path)
         return True
 
     def discard(self) -> None:
         """Remove what was written, after a failure."""
         if self.file is not None and not self.file.closed:
             self.file.close()
-            os.remove(self.temporary)
+            if self.temporary != self.path:
+                os.remove(self.temporary)
 
 
 def attention_json(result: SearchResult, line: int, source: list[str], vocabulary: list[str]) -> str:
@@ -140,7 +154,7 @@ class Outputs:
         self.translator.out_file.flush()
         self.attention.finish()
         if self.certificates.finish():
-            self.predictions.certificates = self.certificates.records
+            self.predictions.certificates = LATEST.certificates = self.certificates.records
             self.translator._log(f"Certificates: {summary(self.results)}")
         self._log_summary(time.time() - started)
         return self.scores, self.predictions

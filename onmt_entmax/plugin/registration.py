@@ -47,9 +47,19 @@ def register() -> None:
     # inside a partly registered program every `import onmt` would try again and wrap twice
     _registered = True
     try:
-        from onmt_entmax.plugin import checkpoints, commands, corpora, decoding, losses, models, options, training
+        from onmt_entmax.plugin import (
+            checkpoints,
+            commands,
+            corpora,
+            decoding,
+            losses,
+            models,
+            options,
+            server,
+            training,
+        )
 
-        for piece in (commands, checkpoints, options, corpora, models, losses, training, decoding):
+        for piece in (commands, checkpoints, options, corpora, models, losses, training, decoding, server):
             piece.install()
     except (ImportError, AttributeError) as error:
         _registered = False
