@@ -21,6 +21,7 @@ SUBCOMMANDS = {
     "force": ("onmt_entmax.plugin.force", "probability of given targets with the alternatives at each step"),
     "trace": ("onmt_entmax.plugin.trace", "the whole beam search of an input as a tree"),
     "sparsity": ("onmt_entmax.plugin.sparsity", "mean attended source words and mean target types (Table 3)"),
+    "steps": ("onmt_entmax.training.steps", "epochs to steps for onmt_train"),
     "prepare": ("onmt_entmax.tasks.prepare", "turn a corpus into training text: inflection, translation"),
     "overview": ("onmt_entmax.report.overview", "one row per run: accuracy, sparsity, certificate rates"),
     "evaluate": ("onmt_entmax.tasks.evaluate", "score predictions: inflection, translation"),

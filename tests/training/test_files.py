@@ -69,7 +69,7 @@ class FullDisk:
 def test_full_disk_gives_its_reason_and_leaves_the_old_file(tmp_path, monkeypatch, room):
     path = tmp_path / "m.pt"
     write_whole(path, b"old")
-    monkeypatch.setattr(whole_files, "open", lambda *args: FullDisk(open(*args), room), raising=False)
+    monkeypatch.setattr(whole_files, "open", lambda *args: FullDisk(open(*args), room), raising=False)  # noqa: SIM115
     with pytest.raises(OSError) as caught:
         write_stream(path, lambda file: torch.save({"w": torch.ones(1000), "v": torch.ones(1000)}, file))
     assert caught.value.errno == errno.ENOSPC
