@@ -22,7 +22,8 @@ GROUP = 16  # entries per group
 WIDE = 512  # rows with fewer entries are not worth the effort
 BLOCK_ENTRIES = 1 << 20
 GROUPED_SHARE = 0.08  # of the entries, in groups that reach the bound: above it the whole block is scanned
-GATHERED_SHARE = 0.3  # of the entries above the bound: above it the block stays dense
+CHEAP_SHARE = 0.6  # of the groups that reach the bound: above it a block stays dense where a dense step is cheap,
+DEAR_SHARE = 0.99  # and otherwise; 1 - (1 - share) ** (1 / 16) of the entries is what one expects to find
 
 
 class Support(NamedTuple):
@@ -60,7 +61,7 @@ def solve(z: Tensor, epsilon: Epsilon, work: Tensor) -> Solution:
 
     Args:
         z: scores, contiguous, float32 or float64, shape ``(n, d)``.
-        epsilon: alpha - 1, at least 0 (a number of at most 1, or a positive tensor of shape ``(n, 1)``).
+        epsilon: alpha - 1, at least 0, or a positive tensor of shape ``(n, 1)``.
         work: from :func:`workspace`, for at least n rows.
 
     Raises:
@@ -85,18 +86,33 @@ def solve(z: Tensor, epsilon: Epsilon, work: Tensor) -> Solution:
         return Solution(top, torch.ones_like(top), total, torch.zeros_like(top), None)
     start = None
     if finite:
-        start = thresholds.newton((coarse - top).mul_(epsilon), epsilon).mul_(1 + 1e-5).clamp_(max=1)
+        start = thresholds.bound((coarse - top).mul_(epsilon), epsilon)
         found = _gather(z, coarse, top - start / epsilon, number and epsilon in (0.5, 1.0))
         if found is not None:
             return _solve_gathered(z, found, top, epsilon, start)
     torch.sub(z, top, out=scaled).mul_(epsilon)
-    if start is not None and number:
+    if start is not None and number and epsilon <= 1:
         start = _sampled(scaled, epsilon, start)
-    width = thresholds.newton(scaled, epsilon, start, other)
-    r = thresholds.ratios(scaled, epsilon, width, other)
-    total = r.sum(-1, True)
-    mean = r.mul_(scaled.clamp_(min=-1)).sum(-1, True) / (total * epsilon)
+    # Newton stops one step early: the last evaluation, which is needed anyway, says whether that was right
+    width = thresholds.newton(scaled, epsilon, start, other, early=True)
+    total, mean = _evaluate(scaled, epsilon, width, other)
+    if bool(((width * total**epsilon - 1).abs_() > thresholds.tolerance(scaled)).any()):
+        width = thresholds.newton(scaled, epsilon, width, other)
+        total, mean = _evaluate(scaled, epsilon, width, other)
     return Solution(top, width, total, mean, None)
+
+
+def _evaluate(scaled: Tensor, epsilon: Epsilon, width: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
+    """``total`` and ``mean`` of a :class:`Solution`, both ``(n, 1)``."""
+    if isinstance(epsilon, float) and epsilon == 0.5:  # with u = s + w on the support: sum u^2 s = sum u^3 - w sum u^2
+        u = torch.add(scaled, width, out=out).relu_()
+        norm = torch.linalg.vector_norm(u, 2, -1, True)
+        squares = norm * norm
+        cubes = u.mul_(u.square()).sum(-1, True)
+        return squares / (width * width), 2 * (cubes / squares - width)
+    r = thresholds.ratios(scaled, epsilon, width, out)
+    total = r.sum(-1, True)
+    return total, r.mul_(scaled.clamp_(min=-1)).sum(-1, True) / (total * epsilon)
 
 
 def _sampled(scaled: Tensor, epsilon: float, bound: Tensor) -> Tensor:
@@ -105,7 +121,7 @@ def _sampled(scaled: Tensor, epsilon: float, bound: Tensor) -> Tensor:
     sample = scaled[:, ::GROUP] * factor
     width = bound * factor
     for _ in range(4):
-        _, width = thresholds._norm_and_step(sample, epsilon, width, None)
+        _, width = thresholds.norm_and_step(sample, epsilon, width, None)
     guess = width / factor
     return torch.where((guess > 0) & (guess < bound), guess, bound)
 
@@ -113,13 +129,15 @@ def _sampled(scaled: Tensor, epsilon: float, bound: Tensor) -> Tensor:
 def _gather(z: Tensor, coarse: Tensor, floor: Tensor, cheap: bool) -> Optional[tuple[Tensor, Tensor]]:
     """Flat positions and scores of the entries above ``floor`` ``(n, 1)``, ordered by row; None where they are many.
 
-    ``cheap`` says that a dense step costs less than scanning the block for them.
+    ``cheap`` says that a dense step costs little (alpha 1.5 and 2).
     """
-    n, d = z.shape
+    d = z.shape[1]
     groups = d // GROUP
-    picked = (coarse > floor).view(-1).nonzero().squeeze(-1)  # (groups picked,)
+    reaching = coarse > floor
+    share = float(reaching.sum()) / reaching.numel()
     flat_z = z.view(-1)
-    if picked.numel() * GROUP <= GROUPED_SHARE * n * d:
+    if share <= GROUPED_SHARE:
+        picked = reaching.view(-1).nonzero().squeeze(-1)  # (groups picked,)
         row = picked.div(coarse.shape[1], rounding_mode="floor")
         group = picked - row * coarse.shape[1]
         offset = torch.arange(GROUP, device=z.device)
@@ -134,11 +152,9 @@ def _gather(z: Tensor, coarse: Tensor, floor: Tensor, cheap: bool) -> Optional[t
             keep &= (group != groups).unsqueeze(-1) | (offset < d % GROUP)
         chosen = keep.view(-1).nonzero().squeeze(-1)
         return flat.view(-1).index_select(0, chosen), values.view(-1).index_select(0, chosen)
-    if cheap or picked.numel() > 0.97 * coarse.numel():
+    if share > (CHEAP_SHARE if cheap else DEAR_SHARE):
         return None
     flat = (z > floor).view(-1).nonzero().squeeze(-1)
-    if flat.numel() > GATHERED_SHARE * n * d:
-        return None
     return flat, flat_z.index_select(0, flat)
 
 
@@ -183,6 +199,11 @@ def fill(z: Tensor, epsilon: Epsilon, solution: Solution, out: Tensor, scale: Op
         return out
     factor = solution.total.reciprocal() if scale is None else scale / solution.total
     torch.sub(z, solution.top, out=out)
-    if isinstance(epsilon, float) and epsilon == 0:
-        return out.exp_().mul_(factor)
+    if isinstance(epsilon, float):
+        if epsilon == 0:
+            return out.exp_().mul_(factor)
+        if epsilon in (0.5, 1.0):  # the same as below in fewer passes
+            out.add_(solution.width / epsilon).relu_()
+            factor = factor * (epsilon / solution.width) ** (1 / epsilon)
+            return out.mul_(out).mul_(factor) if epsilon == 0.5 else out.mul_(factor)
     return thresholds.ratios(out.mul_(epsilon), epsilon, solution.width, out).mul_(factor)

@@ -104,13 +104,35 @@ def entropy_slope(probs: Tensor, alpha: Tensor, count: Optional[Tensor] = None) 
 
     ``count`` says how often each probability occurs, once if None.
     """
+    terms = probs * _entropy_slopes(probs, alpha)
+    return (terms if count is None else terms * count).sum(-1, True)
+
+
+def _entropy_slopes(probs: Tensor, alpha: Tensor) -> Tensor:
+    """What each probability adds to the slope of the entropy, over the probability; shape of ``probs``."""
     epsilon = alpha - 1
     u = torch.where(probs > 0, -probs.log(), 0)
     x = epsilon * u
     safe = torch.where(epsilon > 0, epsilon, 1)
     value = torch.where(epsilon > 0, -torch.expm1(-x) / safe, u)
-    weights = probs if count is None else probs * count
-    return (weights * (u * u * _psi(x) / alpha - value / (alpha * alpha))).sum(-1, True)
+    return u * u * _psi(x) / alpha - value / (alpha * alpha)
+
+
+def _wide_entropy_slope(z: Tensor, epsilon: Tensor, solution: blocks.Solution, out: Tensor, other: Tensor) -> Tensor:
+    """:func:`entropy_slope` of a block of solved rows, on its non-zeros where they are known; shape ``(n, 1)``."""
+    if solution.support is not None:
+        rows, _, values = solution.support
+        terms = values * _entropy_slopes(values, 1 + epsilon.squeeze(-1).index_select(0, rows))
+        return torch.zeros_like(solution.top).squeeze(-1).index_add_(0, rows, terms).unsqueeze(-1)
+    probs = blocks.fill(z, epsilon, solution, out)
+    if bool((epsilon < 0.25).any()):
+        return entropy_slope(probs, 1 + epsilon)
+    # far from alpha = 1 nothing cancels, and two sums do: p^alpha and p^alpha log p
+    logs = torch.clamp(probs, min=torch.finfo(probs.dtype).tiny, out=other).log_()
+    powers = probs.mul_(torch.exp(logs * epsilon))
+    missing = 1 - powers.sum(-1, True)
+    weighted = powers.mul_(logs).sum(-1, True)
+    return -(epsilon * weighted + missing) / (epsilon**2 * (1 + epsilon)) - missing / (epsilon * (1 + epsilon) ** 2)
 
 
 class _EntmaxLoss(torch.autograd.Function):
@@ -180,15 +202,14 @@ class _WideEntmaxLoss(torch.autograd.Function):
                 loss -= smoothing * (z.mean(-1, True) - solution.top) + smoothed_entropy(d, 1 + epsilon, smoothing)
             losses[index] = loss.to(losses.dtype)
             if want_alpha:
-                probs = blocks.fill(z, epsilon, solution, work[0, : z.shape[0]].zero_())
-                slope = entropy_slope(probs, 1 + epsilon)
+                slope = _wide_entropy_slope(z, epsilon, solution, work[0, : len(z)], work[1, : len(z)])
                 if smoothing > 0:
                     slope = slope - smoothed_entropy_slope(d, 1 + epsilon, smoothing)
                 grad_alpha[index] = slope.to(alpha.dtype)
             ctx.blocks.append((index, epsilon if not learned else None, solution.support is not None))
             saved += [solution.top, solution.width, solution.total]
             saved += list(solution.support or (None, None, None))
-        ctx.dtype, ctx.smoothing = dtype, smoothing
+        ctx.dtype, ctx.smoothing, ctx.ignore_index = dtype, smoothing, ignore_index
         ctx.save_for_backward(scores, target, alpha if learned else None, grad_alpha, *saved)
         return losses.squeeze(-1)
 
@@ -201,7 +222,9 @@ class _WideEntmaxLoss(torch.autograd.Function):
         if not ctx.needs_input_grad[0]:
             return None, None, grad_alpha, None, None
         d = scores.shape[1]
-        out = torch.zeros_like(scores, memory_format=torch.contiguous_format)
+        whole = all(not sparse for *_, sparse in ctx.blocks) and bool((target != ctx.ignore_index).all())
+        make = torch.empty_like if whole else torch.zeros_like
+        out = make(scores, memory_format=torch.contiguous_format)
         for i, (index, epsilon, sparse) in enumerate(ctx.blocks):
             top, width, total, *support = saved[6 * i : 6 * i + 6]
             solution = blocks.Solution(top, width, total, total, blocks.Support(*support) if sparse else None)

@@ -7,13 +7,14 @@ where H is the Tsallis entropy (Eqs. 9 and 10 of the paper). alpha = 1 is softma
 
 from __future__ import annotations
 
+import math
 from typing import Union
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from onmt_entmax.entmax import blocks, thresholds
+from onmt_entmax.entmax import blocks, narrow, thresholds
 from onmt_entmax.entmax.thresholds import may_look
 
 Alpha = Union[float, Tensor]
@@ -85,7 +86,10 @@ def solve_rows(x: Tensor, alpha: Alpha, solver: str = "auto") -> tuple[Tensor, T
 def _ratios(x: Tensor, epsilon: Alpha, solver: str) -> Tensor:
     s = x * epsilon
     if solver == "auto":
-        solver = "newton"
+        # sorting takes fewest operations on narrow rows; on a GPU Newton has to take every step that it may need
+        few = 64 if x.device.type == "cpu" else 4096
+        closed = epsilon == 1 or (epsilon == 0.5 and x.device.type != "cpu")
+        solver = "sort" if closed and x.shape[-1] <= few else "newton"
     return thresholds.ratios(s, epsilon, getattr(thresholds, solver)(s, epsilon))
 
 
@@ -95,6 +99,13 @@ def entmax_forward(scores: Tensor, alpha: Alpha = 1.5, dim: int = -1, solver: st
         return torch.softmax(scores, dim)
     if scores.numel() == 0:
         return torch.empty_like(scores)
+    if (
+        solver == "auto"
+        and not isinstance(alpha, Tensor)
+        and dim in (-1, scores.dim() - 1)
+        and narrow.fits(scores, alpha)
+    ):
+        return narrow.sparsemax(scores) if alpha == 2 else narrow.entmax15(scores)
     z = scores.to(solving_dtype(scores, alpha)).movedim(dim, -1)
     rows = z.reshape(-1, z.shape[-1])
     if isinstance(alpha, Tensor):
@@ -127,7 +138,7 @@ def entmax_backward(probs: Tensor, grad: Tensor, alpha: Alpha = 1.5, dim: int = 
         dim: as given to :func:`entmax_forward`.
     """
     s = _jacobian_weights(probs, alpha)
-    return s * (grad - (s * grad).sum(dim, keepdim=True) / s.sum(dim, keepdim=True))
+    return torch.sub(grad, (s * grad).sum(dim, True).div_(s.sum(dim, True))).mul_(s)
 
 
 def _jacobian_weights(probs: Tensor, alpha: Alpha) -> Tensor:
@@ -138,7 +149,7 @@ def _jacobian_weights(probs: Tensor, alpha: Alpha) -> Tensor:
         if alpha == 1.5:
             return probs.sqrt()
         if alpha == 2:
-            return (probs > 0).to(probs.dtype)
+            return probs.sign()
         if alpha < 2:
             return probs ** (2 - alpha)
     return torch.where(probs > 0, probs ** (2 - alpha), 0)
@@ -174,6 +185,8 @@ class _Entmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx, scores, alpha, dim, solver):
         probs = entmax_forward(scores, alpha, dim, solver)
+        if may_look(probs) and math.isnan(probs.sum().item()):  # the one sign of a slice with every score -inf
+            check_mask(scores, dim)
         ctx.dim = dim
         if isinstance(alpha, Tensor):
             ctx.alpha = None
@@ -225,7 +238,6 @@ def entmax(scores: Tensor, alpha: Alpha = 1.5, dim: int = -1, solver: str = "aut
             raise ValueError(f"Invalid setting for `solver`: {solver}. Valid choices: {', '.join(SOLVERS)}.")
         if solver in ("sort", "topk") and (isinstance(alpha, Tensor) or alpha not in (1.0, 1.5, 2.0)):
             raise ValueError(f"Invalid setting for `solver`: {solver}. It knows alpha 1.5 and 2 only, not {alpha}.")
-    check_mask(scores, dim)
     return _Entmax.apply(scores, alpha, dim, solver)
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 Epsilon = Union[float, Tensor]
 
 FREE_STEPS = 10  # of Newton before a bracket is kept as well
+SMALL = 1 << 15  # entries, below which an operation costs its overhead
 FIXED_STEPS = 32  # of Newton where the host must not wait for the device
 MAX_STEPS = 200  # of Newton where it may stop early; the tests' worst ladders need fewer than 40
 
@@ -45,13 +46,13 @@ def ratios(s: Tensor, epsilon: Epsilon, width: Tensor, out: Optional[Tensor] = N
     return torch.div(s, width, out=out).clamp_(min=-1).log1p_().div_(epsilon).exp_()
 
 
-def _norm_and_step(s: Tensor, epsilon: Epsilon, width: Tensor, out: Optional[Tensor]) -> tuple[Tensor, Tensor]:
+def norm_and_step(s: Tensor, epsilon: Epsilon, width: Tensor, out: Optional[Tensor]) -> tuple[Tensor, Tensor]:
     """``h(w) = ||[s + w]_+||_q``, q = 1/epsilon, and the root of its tangent at 1; both ``(n, 1)``."""
     if isinstance(epsilon, float) and epsilon in (0.5, 1.0):
         u = torch.add(s, width, out=out).relu_()
         if epsilon == 0.5:
             norm = torch.linalg.vector_norm(u, 2, -1, True)
-            return norm, width - (norm - 1) * norm / u.sum(-1, True)
+            return norm, torch.addcdiv(width, norm - 1, u.sum(-1, True).div_(norm), value=-1)
         norm = u.sum(-1, True)
         return norm, width - (norm - 1) / u.sign_().sum(-1, True)
     u = torch.div(s, width, out=out).clamp_(min=-1)
@@ -61,46 +62,86 @@ def _norm_and_step(s: Tensor, epsilon: Epsilon, width: Tensor, out: Optional[Ten
     return width * total**epsilon, width - (width * total - total ** (1 - epsilon)) / slope
 
 
-def newton(s: Tensor, epsilon: Epsilon, start: Optional[Tensor] = None, out: Optional[Tensor] = None) -> Tensor:
+def tolerance(s: Tensor) -> float:
+    """How far the norm of a solved row may be from 1: the rounding of sums over d entries."""
+    return torch.finfo(s.dtype).eps * (4 + math.sqrt(s.shape[-1]) / 8)
+
+
+def newton(
+    s: Tensor,
+    epsilon: Epsilon,
+    start: Optional[Tensor] = None,
+    out: Optional[Tensor] = None,
+    early: bool = False,
+) -> Tensor:
     """Norm-Newton: h(w) = ||[s + w]_+||_q is convex for alpha <= 2, so the root of a tangent never passes the solution.
 
-    Where values may be looked at, a number epsilon of at most 1 starts with plain steps. After them, and otherwise at
-    once, a bracket is kept: it makes alpha > 2 safe, where h is not convex, and every third step halves it, which
-    bounds the number of steps for any scores (ladders of entries make plain Newton slow at alpha = 2).
+    Where values may be looked at and alpha is at most 2, plain steps come first. After them, and otherwise at once, a
+    bracket is kept: it makes alpha > 2 safe, where h is not convex, and from the sixth step on every third step halves
+    it, which bounds the number of steps for any scores (ladders of entries make plain Newton slow at alpha = 2).
 
     Args:
         s: scaled scores, at most 0, the largest of each row 0; shape ``(n, d)``.
         epsilon: alpha - 1, positive; a tensor has shape ``(n, 1)``.
         start: where to begin, at least the solution, or close to it; 1 if None; shape ``(n, 1)``.
         out: a buffer of the shape of ``s``.
+        early: stop where one more step should be the last, as convergence is quadratic; the caller has to check.
 
     Returns:
         Widths, shape ``(n, 1)``.
     """
     width = torch.ones_like(s[:, :1]) if start is None else start
-    tolerance = torch.finfo(s.dtype).eps * (4 + math.sqrt(s.shape[-1]) / 8)
+    limit = tolerance(s)
     look = may_look(s)
-    if look and isinstance(epsilon, float) and epsilon <= 1:
-        for _ in range(FREE_STEPS):
-            norm, width = _norm_and_step(s, epsilon, width, out)
-            if not bool(((norm - 1).abs_() > tolerance).any()):  # NaN rows count as solved
+    if look and is_convex(epsilon):
+        enough = math.sqrt(limit) if early else limit
+        first = 3 if start is None and s.numel() < SMALL else 0  # no look before it can be of use
+        for step in range(FREE_STEPS):
+            norm, width = norm_and_step(s, epsilon, width, out)
+            if step >= first and not bool(((norm - 1).abs_() > enough).any()):  # NaN rows count as solved
                 return width
     high = torch.ones_like(width)
     low = lowest_width(s, epsilon)
+    convex = epsilon <= 1
     for step in range(MAX_STEPS if look else FIXED_STEPS):
-        norm, following = _norm_and_step(s, epsilon, width, out)
-        settled = ~((norm - 1).abs() > tolerance)
+        norm, following = norm_and_step(s, epsilon, width, out)
+        settled = ~((norm - 1).abs() > limit)
         if look and bool(settled.all()):
             return width
         high = torch.where(norm >= 1, width, high)
         low = torch.where(norm < 1, width, low)
         middle = (low * high).sqrt()
         settled |= (middle <= low) | (middle >= high)
-        inside = (following >= low) & (following <= high)
-        if step % 3 == 2:  # from above, where norm >= 1, the tangent may creep: halve the bracket instead
-            inside &= norm < 1
-        width = torch.where(settled, width, torch.where(inside, following, middle))
+        if isinstance(convex, Tensor):
+            high = torch.where(convex, torch.minimum(high, following), high)
+        elif convex:
+            high = torch.minimum(high, following)
+        inside = (following > low) & (following <= high)
+        if step >= 5 and step % 3 == 2:
+            following = middle
+        else:  # a tangent from below that ends above `high` says nothing new; without convexity, halve
+            otherwise = high if convex is True else middle
+            if isinstance(convex, Tensor):
+                otherwise = torch.where(convex, high, middle)
+            following = torch.where(inside, following, otherwise)
+        width = torch.where(settled, width, following)
     return width
+
+
+def is_convex(epsilon: Epsilon) -> bool:
+    """Whether alpha is at most 2 in every row (reads the value of a tensor)."""
+    return epsilon <= 1 if isinstance(epsilon, float) else bool((epsilon <= 1).all())
+
+
+def bound(s: Tensor, epsilon: Epsilon, steps: int = 5) -> Tensor:
+    """A width that is at least the solution's, from part of the rows' entries, on the CPU; shape ``(n, 1)``."""
+    if is_convex(epsilon):
+        width = torch.ones_like(s[:, :1])
+        for _ in range(steps):
+            _, width = norm_and_step(s, epsilon, width, None)
+    else:
+        width = newton(s, epsilon)
+    return width.mul_(1 + 1e-5).clamp_(max=1)  # rounding must not take it below
 
 
 def lowest_width(s: Tensor, epsilon: Epsilon) -> Tensor:
@@ -125,6 +166,10 @@ def bisect(s: Tensor, epsilon: Epsilon) -> Tensor:
 
 def sort(s: Tensor, epsilon: float) -> Tensor:
     """Alg. 2 (alpha = 1.5) and its twin for sparsemax (alpha = 2); arguments as in :func:`newton`."""
+    if epsilon == 1.0:  # the thresholds of the k largest entries rise up to the support's size and fall after it
+        count = torch.arange(1, s.shape[-1] + 1, device=s.device, dtype=s.dtype)
+        sums = torch.sort(s, dim=-1, descending=True)[0].clamp_(min=-1).cumsum(-1)
+        return sums.sub_(1).div_(count).amax(-1, True).neg_()
     return _from_sorted(torch.sort(s, dim=-1, descending=True)[0], epsilon)[0]
 
 

@@ -1,0 +1,91 @@
+"""What the benchmarks share: alternating measurements, ratios of medians, a table and a JSON file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of every benchmark."""
+    parser.add_argument("--threads", type=int, default=2, help="CPU threads (default: 2)")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
+    parser.add_argument("--repeats", type=int, default=0, help="measurements of each (default: 15, with --quick 3)")
+    parser.add_argument("--quick", action="store_true", help="small shapes and few repeats: does it run at all?")
+    parser.add_argument("--output", default="", help="write the figures to this JSON file")
+
+
+def set_up(args: argparse.Namespace) -> torch.device:
+    """Set the number of threads and of repeats, and the seed."""
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(1)
+    if args.repeats == 0:
+        args.repeats = 3 if args.quick else 15
+    return torch.device(args.device)
+
+
+def _seconds(call: Callable[[], object], device: torch.device, loops: int) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    start = time.perf_counter()
+    for _ in range(loops):
+        call()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return (time.perf_counter() - start) / loops
+
+
+def alternate(
+    calls: dict[str, Callable[[], object]], device: torch.device, repeats: int, loops: int = 1
+) -> dict[str, float]:
+    """Median seconds of each call. They take turns, so that a busy machine slows all of them alike."""
+    for call in calls.values():
+        for _ in range(2):
+            call()
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(repeats):
+        for name, call in calls.items():
+            times[name].append(_seconds(call, device, loops))
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def row(what: str, against: str, target: float, ours: float, theirs: float, **more: object) -> dict[str, object]:
+    """One line of a table: how many times as fast as ``against`` we are, and how fast we mean to be."""
+    return {
+        "what": what,
+        "against": against,
+        "ours_ms": 1000 * ours,
+        "theirs_ms": 1000 * theirs,
+        "ratio": theirs / ours,
+        "at_least": target,
+        **more,
+    }
+
+
+def report(rows: list[dict[str, object]], args: argparse.Namespace, name: str) -> None:
+    """Print the rows as a table; with ``--output`` write them with what they were measured on."""
+    print(f"{'what':58} {'against':26} {'ours ms':>9} {'theirs':>9} {'ratio':>6} {'goal':>5}")
+    for line in rows:
+        print(
+            f"{line['what']:58} {line['against']:26} {line['ours_ms']:9.3f} {line['theirs_ms']:9.3f} "
+            f"{line['ratio']:6.2f} {line['at_least']:5.2f} {'' if line['ratio'] >= line['at_least'] else 'missed'}"
+        )
+    device = torch.cuda.get_device_name() if args.device.startswith("cuda") else f"{os.cpu_count()} cores"
+    signature = (
+        f"{name}|torch:{torch.__version__}|device:{args.device} ({device})|threads:{args.threads}"
+        f"|repeats:{args.repeats}|quick:{args.quick}|python:{platform.python_version()}"
+    )
+    print(signature)
+    if args.output:
+        partial = args.output + ".partial"
+        with open(partial, "w", encoding="utf-8", newline="\n") as file:
+            json.dump({"signature": signature, "rows": rows}, file, indent=2)
+            file.write("\n")
+        os.replace(partial, args.output)
