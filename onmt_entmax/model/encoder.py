@@ -105,7 +105,8 @@ class Ragged(NamedTuple):
 class _Layer(torch.autograd.Function):
     """One LSTM layer of D directions over a ragged batch: from ``(S, B, E)`` to ``(S, B, D * H)``.
 
-    Also returns the last states, ``(D, B, H)``. Buffers are ``(D, S, B, ·)``, the second direction in reading order, that is each sentence reversed.
+    Also returns the last states, ``(D, B, H)``. Buffers are ``(D, S, B, ·)``, the second direction in reading order,
+    that is each sentence reversed.
     """
 
     @staticmethod

@@ -105,9 +105,8 @@ class _Unroll(torch.autograd.Function):
                 cell_forward(gate, memories[i][t], memories[i][t + 1], squashed[i][t], out)
             query = out.unsqueeze(1)  # (B, 1, H)
             scores = torch.bmm(query, keys_t) if hide is None else torch.baddbmm(hide, query, keys_t)
-            row = plan.mask.clear(
-                entmax_forward(scores, plan.alpha, solver=solver_for(scores, plan.alpha))
-            )  # (B, 1, S)
+            row = entmax_forward(scores, plan.alpha, solver=solver_for(scores, plan.alpha))
+            row = plan.mask.clear(row)  # (B, 1, S)
             probs[t] = row.squeeze(1)
             result = attended[t]
             torch.bmm(row, values, out=result.unsqueeze(1))
