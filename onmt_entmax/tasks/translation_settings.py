@@ -93,29 +93,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``onmt_entmax prepare translation``."""
     add = parser.add_argument
     add("--corpus", required=True, metavar="NAME", help=", ".join(CORPORA))
-    add("--direction", required=True, metavar="SRC-TGT", help="de-en, en-de; ja-en, en-ja; ro-en, en-ro")
+    add("--direction", required=True, metavar="SRC-TGT", help="such as de-en; plain takes any two languages")
     add("--data", required=True, type=Path, metavar="FOLDER", help="the unpacked corpus, at any depth below")
     add("--output", required=True, type=Path, metavar="FOLDER", help="where the text goes")
     add("--train", nargs="+", metavar="PREFIX", help="plain: files below --data, without .LANGUAGE")
-    add("--dev", nargs="+", metavar="SET", help="the corpus's sets, or (plain) file prefixes; " + _default_sets("dev"))
+    add("--dev", nargs="+", metavar="SET", help="sets of the corpus; plain: prefixes; " + _default_sets("dev"))
     add("--test", nargs="+", metavar="SET", help="like --dev; " + _default_sets("test"))
-    add("--pretokenised", nargs="+", default=(), metavar="SPLIT", help="plain: of train, dev, test, what has tokens")
+    add("--pretokenised", nargs="+", default=(), metavar="SPLIT", help="plain: which of train, dev, test are tokenised")
     add("--unescape", action="store_true", help="plain: undo &amp; &quot; &#91; ...; always done for iwslt17 and wmt16")
     add("--lowercase", action="store_true", help="lower-case all tokens; scores are then caseless")
-    add("--tokenizer", metavar="NAME", help="moses or none, but for Japanese (default: moses; none for sentencepiece)")
-    add("--japanese", metavar="NAME", help="kftt: the corpus's own tokens; mecab; none (default: kftt for kftt, mecab)")
+    add("--tokenizer", metavar="NAME", help="moses, none; not for Japanese (default: moses; for sentencepiece none)")
+    add("--japanese", metavar="NAME", help="kftt (its own tokens), mecab, none (default: kftt or mecab; as above)")
     add("--mecab-dictionary", default="ipadic", metavar="NAME", help=", ".join(DICTIONARIES))
     add("--romanian", default="plain", metavar="FORM", help="plain: no diacritics; comma: cedilla to comma; keep")
     add(
         "--max-length", type=int, default=0, metavar="N", help="drop training pairs with a side above N tokens; 0: none"
     )
     add("--subwords", default="bpe", metavar="KIND", help=", ".join(SUBWORDS))
-    add("--codes", metavar="KIND", help="joint or separate, per language (default: separate for wmt16, joint)")
-    add("--merges", type=int, metavar="N", help="merges, or sentencepiece's size (default: 25000 for wmt16, 32000)")
+    add("--codes", metavar="KIND", help="joint or separate for each language (default: joint; for wmt16 separate)")
+    add("--merges", type=int, metavar="N", help="merges, or sentencepiece's size (default: 32000; for wmt16 25000)")
     add("--vocabulary-threshold", type=int, default=0, metavar="N", help="BPE: undo merges to pieces rarer than N")
     add("--min-frequency", type=int, default=1, metavar="N", help="leave tokens rarer than N out of the vocabularies")
     add("--any-size", action="store_true", help="accept another number of training pairs than the official one")
 
 
 def _default_sets(kind: str) -> str:
-    return "default: " + ", ".join(f"{' '.join(getattr(c, kind))}" for c in CORPORA.values() if getattr(c, kind))
+    defaults = ((name, getattr(corpus, kind)) for name, corpus in CORPORA.items())
+    return "default: " + ", ".join(f"{name} {' '.join(sets)}" for name, sets in defaults if sets)

@@ -12,6 +12,7 @@ import pytest
 
 from onmt_entmax.cli import main
 from onmt_entmax.errors import UserError
+from onmt_entmax.tasks.data_yaml import data_yaml
 from onmt_entmax.tasks.files import read_lines, sha256
 from onmt_entmax.tasks.translation_bpe import undo_bpe, undo_sentencepiece
 from onmt_entmax.tasks.translation_prepare import Settings, prepare
@@ -156,6 +157,12 @@ def test_data_yaml_is_what_onmt_train_wants(tmp_path):
         "valid": {"path_src": str(output / "dev.src"), "path_tgt": str(output / "dev.tgt")},
     }
     assert config["src_vocab"] == str(output / "vocab.src") and config["tgt_vocab"] == str(output / "vocab.tgt")
+
+
+def test_large_vocabularies_are_not_cut():
+    # OpenNMT-py keeps 32,768 tokens unless told otherwise
+    text = data_yaml(Path("/x"), {"src": 32_769, "tgt": 32_768})
+    assert "src_vocab_size: 32769\n" in text and "tgt_vocab_size" not in text
 
 
 def test_subword_nmt_applies_our_codes_alike(tmp_path):
