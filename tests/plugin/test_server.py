@@ -29,7 +29,7 @@ def client(entmax_model, tmp_path, monkeypatch):
     server.start(str(config), url_root="/translator", host="127.0.0.1", port=0, debug=False)
     yield apps[0].test_client()
     for served in made.models.values():
-        served.out_file.close()  # stock leaves that to the garbage collector
+        served.translator.out_file.close()  # stock leaves that to the garbage collector
 
 
 def test_answers_carry_certificates(client):
