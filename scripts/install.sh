@@ -68,7 +68,7 @@ if [ "$STACK" = modern ]; then
   "${PIP[@]}" "$TORCH"
   say "what OpenNMT-py imports, and what onmt_entmax uses"
   "${PIP[@]}" configargparse "pyonmttok>=1.37,<2" numpy spacy pyahocorasick rapidfuzz fasttext-wheel regex pyyaml sacrebleu \
-    tensorboard flask waitress sentencepiece subword-nmt sacremoses tqdm matplotlib "${TEST_PACKAGES[@]}"
+    tensorboard flask waitress sentencepiece subword-nmt sacremoses tqdm matplotlib ${TEST_PACKAGES[@]+"${TEST_PACKAGES[@]}"}
   say "OpenNMT-py 3.5.1, without its version pins"
   "${PIP[@]}" --no-deps "OpenNMT-py==3.5.1"
   if [ "$EXTRAS" = test ]; then "${PIP[@]}" --no-deps "entmax==1.3"; fi
@@ -76,7 +76,7 @@ if [ "$STACK" = modern ]; then
   "${PIP[@]}" --no-deps --no-build-isolation --editable .
 else
   say "OpenNMT-py 3.5.1 with torch 2.2 and numpy 1.26 (several GB)"
-  "${PIP[@]}" --no-build-isolation --editable . "${TEST_PACKAGES[@]}"
+  "${PIP[@]}" --no-build-isolation --editable . ${TEST_PACKAGES[@]+"${TEST_PACKAGES[@]}"}
   if [ "$EXTRAS" = test ]; then "${PIP[@]}" --no-deps "entmax==1.3"; fi
 fi
 "$VENV/bin/onmt_entmax" doctor
