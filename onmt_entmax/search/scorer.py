@@ -46,7 +46,7 @@ class Scorer(Protocol):
     mixed_lengths: bool
 
     def start(self) -> States:
-        """The states before the first token, one row per sentence, in order."""
+        """The states before the first token, one row per sentence, in order. May be called more than once."""
         ...
 
     def step(self, tokens: Tensor, states: States, sentences: Tensor, sorted: bool) -> StepOutput:
