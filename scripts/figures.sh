@@ -33,7 +33,7 @@ for model in "$RUN"/*/model.pt; do
 done
 [ ${#MODELS[@]} -gt 0 ] || { echo "figures.sh: $RUN holds no folder with a model.pt; run scripts/quickstart.sh first." >&2; exit 2; }
 
-figure() { onmt_entmax figure "$1" --output "$OUT/$2.$FORMAT" "${@:3}" | head -n 1; }
+figure() { onmt_entmax figure "$1" --output "$OUT/$2.$FORMAT" "${@:3}" | sed -n 1p; }
 files() { # pattern of a file's name in a model's folder: fills FOUND
   FOUND=()
   local name path
@@ -45,39 +45,48 @@ files() { # pattern of a file's name in a model's folder: fills FOUND
 
 figure mappings mappings
 
-for name in "${MODELS[@]}"; do
-  folder="$RUN/$name"
-  onmt_entmax trace --model "$folder/model.pt" --src_text "$EXAMPLE" --output "$folder/draw.jsonl"
-  onmt_entmax force --model "$folder/model.pt" --src_text "$EXAMPLE" --tgt_text "$GOLD" --output "$folder/draw.forced.jsonl"
-  figure beam "beam_$name" --input "$folder/draw.jsonl"
-  figure forced "forced_$name" --input "$folder/draw.forced.jsonl"
-  if [ -f "$RUN/data/dev.tgt" ]; then
-    head -n "$PART" "$RUN/data/dev.src" >"$folder/dev_part.src"
-    head -n "$PART" "$RUN/data/dev.tgt" >"$folder/dev_part.tgt"
-    onmt_entmax force --model "$folder/model.pt" --src "$folder/dev_part.src" --tgt "$folder/dev_part.tgt" \
-      --output "$folder/support.steps"
-  fi
-  if [ -s "$folder/test.jsonl" ]; then
-    targets=()
-    [ -f "$RUN/data/test.tgt" ] && targets=(--tgt "$RUN/data/test.tgt")
-    onmt_entmax uncertain --certificates "$folder/test.jsonl" --src "$RUN/data/test.src" ${targets[@]+"${targets[@]}"} \
+draw_model() { # name of a model's folder
+  local folder="$RUN/$1" number=0 draw
+  : >"$folder/examples.src" && : >"$folder/examples.tgt"
+  if [ -s "$folder/test.jsonl" ] && [ -f "$RUN/data/test.tgt" ]; then
+    onmt_entmax uncertain --certificates "$folder/test.jsonl" --src "$RUN/data/test.src" --tgt "$RUN/data/test.tgt" \
       --count 20 --output "$folder/examples"
-    onmt_entmax trace --model "$folder/model.pt" --src "$folder/examples.src" --output "$folder/examples.trace.jsonl"
-    if [ ${#targets[@]} -gt 0 ]; then
-      onmt_entmax force --model "$folder/model.pt" --src "$folder/examples.src" --tgt "$folder/examples.tgt" \
-        --output "$folder/examples.forced.jsonl"
-    fi
+    number=$(wc -l <"$folder/examples.src")
   fi
-  onmt_entmax report "$folder" | head -n 1
+  draw=$((number + 1))
+  printf '%s\n' "$EXAMPLE" >>"$folder/examples.src"
+  printf '%s\n' "$GOLD" >>"$folder/examples.tgt"
+  onmt_entmax trace --model "$folder/model.pt" --src "$folder/examples.src" --output "$folder/examples.trace.jsonl"
+  sed -n "${draw}p" "$folder/examples.trace.jsonl" >"$folder/draw.jsonl"
+  # The model is loaded once for the examples and for the part of the dev set whose supports are counted.
+  cp "$folder/examples.src" "$folder/forced.src" && cp "$folder/examples.tgt" "$folder/forced.tgt"
+  if [ -f "$RUN/data/dev.tgt" ]; then
+    head -n "$PART" "$RUN/data/dev.src" >>"$folder/forced.src"
+    head -n "$PART" "$RUN/data/dev.tgt" >>"$folder/forced.tgt"
+  fi
+  onmt_entmax force --model "$folder/model.pt" --src "$folder/forced.src" --tgt "$folder/forced.tgt" --output "$folder/forced.all"
+  sed -n "1,${draw}p" "$folder/forced.all" >"$folder/examples.forced.jsonl"
+  sed "1,${draw}d" "$folder/forced.all" >"$folder/support.forced"
+  rm "$folder/forced.src" "$folder/forced.tgt" "$folder/forced.all"
+  figure beam "beam_$1" --input "$folder/draw.jsonl"
+  figure forced "forced_$1" --input "$folder/examples.forced.jsonl" --line "$draw"
+  onmt_entmax report "$folder" | sed -n 1p
+}
+
+JOBS=()
+for name in "${MODELS[@]}"; do
+  draw_model "$name" &
+  JOBS+=($!)
 done
+for job in "${JOBS[@]}"; do wait "$job" || { echo "figures.sh: a model's pictures failed, see above" >&2; exit 1; }; done
 
 if files draw.jsonl; then figure attention attention --input "${FOUND[@]}" --labels "${MODELS[@]}"; fi
-if files support.steps; then figure support-histogram support-histogram --input "${FOUND[@]}" --labels "${MODELS[@]}"; fi
+if files support.forced; then figure support-histogram support-histogram --input "${FOUND[@]}" --labels "${MODELS[@]}"; fi
 if files "*_metrics.jsonl"; then
   figure learning-curves learning-curves --input "${FOUND[@]}"
   figure training-speed training-speed --input "${FOUND[@]}"
   figure alpha-grid alpha-grid --input "${FOUND[@]}" 2>/dev/null ||
     echo "figures.sh: alpha-grid left out: it needs models that differ in one alpha with the other at 1.5" >&2
 fi
-if files evaluation.json; then onmt_entmax table 1 --input "${FOUND[@]}" --output "$OUT/table1.md" | head -n 1; fi
-if files sparsity.json; then onmt_entmax table 3 --input "${FOUND[@]}" --output "$OUT/table3.md" | head -n 1; fi
+if files evaluation.json; then onmt_entmax table 1 --input "${FOUND[@]}" --output "$OUT/table1.md" | sed -n 1p; fi
+if files sparsity.json; then onmt_entmax table 3 --input "${FOUND[@]}" --output "$OUT/table3.md" | sed -n 1p; fi

@@ -48,6 +48,12 @@ class HeatMap:
         """Mean number of source tokens attended to, of the part shown."""
         return sum(weight > 0 for row in self.weights for weight in row) / max(len(self.weights), 1)
 
+    @property
+    def caption(self) -> str:
+        """What is written below."""
+        text = f"{self.nonzeros:.1f} non-zeros per token"
+        return f"{self.label}, {text}" if self.label else text
+
 
 def heat_map_of(example: dict[str, Any], label: str = "", max_tokens: int = MAX_TOKENS) -> HeatMap:
     """Make the heat map of an example.
@@ -78,22 +84,26 @@ def attention_figure(maps: Sequence[HeatMap], width: float = style.PAGE, font: O
         width: in inches.
         font: a font file to use before all others.
     """
-    texts = [text for one in maps for text in [*one.source, *one.target, one.label, *one.notices]]
+    texts = [text for one in maps for text in [*one.source, *one.target, one.caption, *one.notices]]
     names = families([*texts, "0123456789.,"], font)
     measure = Canvas(names, width).measure
     size = 7.0
     left = [max(measure(token, size) for token in one.target) / style.POINTS + 0.12 for one in maps]
-    top = max(measure(token, size) for one in maps for token in one.source) / style.POINTS + 0.3
-    columns = _panels_per_row(maps, left, width)
+    top = max(measure(token, size) for one in maps for token in one.source) / style.POINTS + 0.1
+    captions = [measure(one.caption, size) / style.POINTS for one in maps]
+    least = [side + max(_SMALLEST * len(one.source), text) for side, one, text in zip(left, maps, captions)]
+    columns = _panels_per_row(least, width)
     rows = [list(range(start, min(start + columns, len(maps)))) for start in range(0, len(maps), columns)]
     room = min((width - sum(left[i] + 0.15 for i in row)) / sum(len(maps[i].source) for i in row) for row in rows)
     cell = min(_CELL, room)
+    # a small heat map is as wide as what is written below it
+    widths = [max(cell * len(one.source), text) for one, text in zip(maps, captions)]
     notes = [
         f"{one.label}: {note}" if one.label else note[0].upper() + note[1:] for one in maps for note in one.notices
     ]
     foot = 0.12 * (len(notes) + bool(notes)) + 0.16
     heights = [top + cell * max(len(maps[i].target) for i in row) + foot for row in rows]
-    used = max(sum(left[i] + cell * len(maps[i].source) + 0.15 for i in row) for row in rows)
+    used = max(sum(left[i] + widths[i] + 0.15 for i in row) for row in rows)
     used = max([used, *(measure(note, 6.5) / style.POINTS + 0.1 for note in notes), 1.2])
     with matplotlib.rc_context({**style.RC, "font.family": names}):
         figure = Figure(figsize=(used, sum(heights)))
@@ -105,7 +115,7 @@ def attention_figure(maps: Sequence[HeatMap], width: float = style.PAGE, font: O
                 w, h = cell * len(one.source), cell * len(one.target)
                 box = ((x + left[index]) / used, 1 - (above + top + h) / sum(heights), w / used, h / sum(heights))
                 _panel(figure.add_axes(box), one, min(size, cell * style.POINTS * 0.95))
-                x += left[index] + w + 0.15
+                x += left[index] + widths[index] + 0.15
             above += height
         for number, note in enumerate(reversed(notes)):
             y = (0.04 + 0.12 * number) / sum(heights)
@@ -113,15 +123,11 @@ def attention_figure(maps: Sequence[HeatMap], width: float = style.PAGE, font: O
     return figure
 
 
-def _panels_per_row(maps: Sequence[HeatMap], left: Sequence[float], width: float) -> int:
-    """As many as fit with cells of the smallest legible size."""
-    for columns in range(len(maps), 1, -1):
-        starts = range(0, len(maps), columns)
-        needed = (
-            sum(left[i] + 0.15 + _SMALLEST * len(maps[i].source) for i in range(len(maps))[s : s + columns])
-            for s in starts
-        )
-        if max(needed) <= width:
+def _panels_per_row(least: Sequence[float], width: float) -> int:
+    """As many as fit when each has the least legible width."""
+    for columns in range(len(least), 1, -1):
+        starts = range(0, len(least), columns)
+        if max(sum(part + 0.15 for part in least[start : start + columns]) for start in starts) <= width:
             return columns
     return 1
 
@@ -134,11 +140,10 @@ def _panel(axes, one: HeatMap, size: float) -> None:
         for column, weight in enumerate(weights)
         if weight > 0
     ]
-    axes.add_collection(PatchCollection(cells, facecolor="none", edgecolor=style.ACCENT, linewidth=0.6))
+    axes.add_collection(PatchCollection(cells, facecolor="none", edgecolor=style.ACCENT, linewidth=0.6, clip_on=False))
     axes.set_xticks(range(len(one.source)), one.source, rotation=90, size=size, parse_math=False)
     axes.set_yticks(range(len(one.target)), one.target, size=size, parse_math=False)
     axes.tick_params(length=0, pad=2, top=True, labeltop=True, bottom=False, labelbottom=False)
     for spine in axes.spines.values():
         spine.set(visible=True, color=style.FAINT)
-    text = f"{one.nonzeros:.1f} non-zeros per token"
-    axes.set_xlabel(f"{one.label}, {text}" if one.label else text, size=7, labelpad=3, parse_math=False)
+    axes.set_xlabel(one.caption, size=7, labelpad=3, loc="left", parse_math=False)

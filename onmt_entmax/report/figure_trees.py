@@ -17,6 +17,7 @@ from onmt_entmax.report.text import EOS, join
 from onmt_entmax.report.trees import Segment, Tree
 
 PAD = 4.0
+_LEAST_TEXT = 215.0  # points: a column's width
 _OWN_MARKS = "✕…─+%0123456789.<>"
 
 
@@ -39,9 +40,10 @@ def beam_figure(tree: Tree, width: float = style.PAGE, font: Optional[Path] = No
         _segment(canvas, layout, place, baselines)
     y = top + layout.rows * leading + 0.5 * leading
     notes = [*([LEGEND_DROPPED] if layout.uses("✕") else []), *tree.notices]
-    y = _paragraph(canvas, y, tree.statement, style.INK if tree.certified else style.WARN)
+    room = min(canvas.width, max(canvas.used, _LEAST_TEXT))  # no wider than the tree itself
+    y = _paragraph(canvas, y, tree.statement, style.INK if tree.certified else style.WARN, room)
     for note in notes:
-        y = _paragraph(canvas, y, note, style.SOFT)
+        y = _paragraph(canvas, y, note, style.SOFT, room)
     return canvas.figure()
 
 
@@ -80,7 +82,7 @@ def forced_figure(forced: Forced, width: float = style.PAGE, font: Optional[Path
             height = max(height, tall)
         y += height + 1.5 * PAD
     for note in forced.notes:
-        y = _paragraph(canvas, y + SMALL, note, style.SOFT) - SMALL
+        y = _paragraph(canvas, y + SMALL, note, style.SOFT, canvas.width) - SMALL
     return canvas.figure()
 
 
@@ -103,8 +105,8 @@ def _source(canvas: Canvas, source: Optional[list[str]]) -> float:
     return len(lines) * LEADING * SMALL + PAD
 
 
-def _paragraph(canvas: Canvas, y: float, text: str, color: str) -> float:
-    for line in wrap(text, lambda part: canvas.measure(part, SMALL), canvas.width):
+def _paragraph(canvas: Canvas, y: float, text: str, color: str, room: float) -> float:
+    for line in wrap(text, lambda part: canvas.measure(part, SMALL), room):
         canvas.text(0, y, line, SMALL, color)
         y += LEADING * SMALL
     return y

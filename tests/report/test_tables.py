@@ -134,7 +134,8 @@ def test_table3_from_metrics_and_from_sparsity_files(tmp_path):
 def test_formats(tmp_path):
     table = table3(write(tmp_path, [{"target_types": 2.0, "source_words": 1.5, "signature": "sparsity|a_b|alpha:2/2"}]))
     plain, marks, tex = terminal(table), markdown(table), latex(table)
-    assert plain.split("\n")[7].split() == ["sparsemax", "1.50", "3.75", "2.00", "7.55"] and "sparsity|a_b|alpha:2/2" in plain
+    assert plain.split("\n")[7].split() == ["sparsemax", "1.50", "3.75", "2.00", "7.55"]
+    assert "sparsity|a_b|alpha:2/2" in plain
     assert "| sparsemax | 1.50 | 3.75 | 2.00 | 7.55 |" in marks
     assert r"method & \multicolumn{2}{c}{\# attended} & \multicolumn{2}{c}{\# target words} \\" in tex
     assert r"sparsemax & 1.50 & 3.75 & 2.00 & 7.55 \\" in tex
