@@ -86,17 +86,19 @@ def solve_rows(x: Tensor, alpha: Alpha, solver: str = "auto") -> tuple[Tensor, T
 def _ratios(x: Tensor, epsilon: Alpha, solver: str) -> Tensor:
     s = x * epsilon
     if solver == "auto":
-        # sorting takes fewest operations on narrow rows; on a GPU Newton has to take every step that it may need
-        few = 64 if x.device.type == "cpu" else 4096
-        closed = epsilon == 1 or (epsilon == 0.5 and x.device.type != "cpu")
+        # sorting takes fewest operations on narrow rows; where Newton cannot stop early it takes every step it may need
+        few = 64 if may_look(x) else 4096
+        closed = not isinstance(epsilon, Tensor) and (epsilon == 1 or (epsilon == 0.5 and not may_look(x)))
         solver = "sort" if closed and x.shape[-1] <= few else "newton"
     return thresholds.ratios(s, epsilon, getattr(thresholds, solver)(s, epsilon))
 
 
 def entmax_forward(scores: Tensor, alpha: Alpha = 1.5, dim: int = -1, solver: str = "auto") -> Tensor:
     """:func:`entmax` without autograd and without checks, for use inside another autograd Function."""
-    if not isinstance(alpha, Tensor) and alpha == 1:
-        return torch.softmax(scores, dim)
+    if not isinstance(alpha, Tensor):
+        alpha = float(alpha)
+        if alpha == 1:
+            return torch.softmax(scores, dim)
     if scores.numel() == 0:
         return torch.empty_like(scores)
     if (
@@ -257,6 +259,8 @@ def log_entmax(scores: Tensor, alpha: Alpha = 1.5, dim: int = -1) -> Tensor:
         check_mask(scores, dim)
         return torch.log_softmax(scores, dim)
     probs = entmax(scores, alpha, dim)
+    if not probs.requires_grad:
+        return probs.log_()
     inside = probs > 0
     return torch.where(inside, torch.where(inside, probs, 1).log(), float("-inf"))
 

@@ -22,6 +22,7 @@ Epsilon = Union[float, Tensor]
 FREE_STEPS = 10  # of Newton before a bracket is kept as well
 SMALL = 1 << 15  # entries, below which an operation costs its overhead
 FIXED_STEPS = 32  # of Newton where the host must not wait for the device
+FIXED_STEPS_ABOVE_2 = 100  # the same for a number alpha > 2, where only the bracket can be relied on
 MAX_STEPS = 200  # of Newton where it may stop early; the tests' worst ladders need fewer than 40
 
 
@@ -77,8 +78,8 @@ def newton(
     """Norm-Newton: h(w) = ||[s + w]_+||_q is convex for alpha <= 2, so the root of a tangent never passes the solution.
 
     Where values may be looked at and alpha is at most 2, plain steps come first. After them, and otherwise at once, a
-    bracket is kept: it makes alpha > 2 safe, where h is not convex, and from the sixth step on every third step halves
-    it, which bounds the number of steps for any scores (ladders of entries make plain Newton slow at alpha = 2).
+    bracket is kept: it makes alpha > 2 safe, where h is not convex and every other step halves it; for alpha <= 2 from
+    the sixth step on every third does, which bounds the number of steps for any scores (ladders of entries make plain Newton slow at alpha = 2).
 
     Args:
         s: scaled scores, at most 0, the largest of each row 0; shape ``(n, d)``.
@@ -103,7 +104,8 @@ def newton(
     high = torch.ones_like(width)
     low = lowest_width(s, epsilon)
     convex = epsilon <= 1
-    for step in range(MAX_STEPS if look else FIXED_STEPS):
+    fixed = FIXED_STEPS_ABOVE_2 if convex is False else FIXED_STEPS
+    for step in range(MAX_STEPS if look else fixed):
         norm, following = norm_and_step(s, epsilon, width, out)
         settled = ~((norm - 1).abs() > limit)
         if look and bool(settled.all()):
@@ -111,13 +113,13 @@ def newton(
         high = torch.where(norm >= 1, width, high)
         low = torch.where(norm < 1, width, low)
         middle = (low * high).sqrt()
-        settled |= (middle <= low) | (middle >= high)
+        settled |= high - low <= 2 * torch.finfo(s.dtype).eps * high
         if isinstance(convex, Tensor):
             high = torch.where(convex, torch.minimum(high, following), high)
         elif convex:
             high = torch.minimum(high, following)
         inside = (following > low) & (following <= high)
-        if step >= 5 and step % 3 == 2:
+        if step % 2 == 1 if convex is False else step >= 5 and step % 3 == 2:
             following = middle
         else:  # a tangent from below that ends above `high` says nothing new; without convexity, halve
             otherwise = high if convex is True else middle

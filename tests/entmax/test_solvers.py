@@ -1,0 +1,145 @@
+"""The solvers against each other and against the public package, and the rows that are hard for them."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onmt_entmax.entmax import blocks, entmax, thresholds
+from tests.entmax.test_mappings import random
+
+SOLVERS = {1.5: ["sort", "topk", "bisect", "newton", "auto"], 2.0: ["sort", "topk", "bisect", "newton", "auto"]}
+CLOSE = {torch.float64: 1e-12, torch.float32: 1e-6}
+
+
+def ladder(d: int, epsilon: float, shrink: float, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    """Scaled scores on which plain Newton needs many steps: each entry falls out one step after the one before."""
+    gaps = shrink ** torch.arange(d - 1, dtype=torch.float64)
+    s = torch.cat([torch.zeros(1, dtype=torch.float64), -(1 - gaps * 0.999)])
+    return (s / epsilon).to(dtype).unsqueeze(0)
+
+
+@pytest.mark.parametrize("alpha", [1.1, 1.33, 1.5, 1.75, 2.0, 3.0])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("d", [1, 2, 40, 300, 2500])
+def test_solvers_agree(alpha, dtype, d):
+    for scale in (0.01, 0.3, 3.0):
+        z = random(6, d, scale=scale, dtype=dtype)
+        expected = entmax(z.double(), alpha, solver="bisect")
+        for solver in SOLVERS.get(alpha, ["bisect", "newton", "auto"]):
+            p = entmax(z, alpha, solver=solver)
+            torch.testing.assert_close(p.double(), expected, atol=CLOSE[dtype], rtol=0)
+
+
+@pytest.mark.parametrize("alpha", [1.05, 1.33, 1.5, 2.0, 2.5])
+def test_against_the_public_package(alpha):
+    public = pytest.importorskip("entmax")
+    z = random(5, 600).requires_grad_()
+    theirs = public.entmax_bisect(z, alpha, n_iter=100)
+    torch.testing.assert_close(entmax(z, alpha), theirs, atol=1e-10, rtol=0)
+    grad = random(5, 600, seed=1)
+    ours = torch.autograd.grad(entmax(z, alpha), z, grad)[0]
+    torch.testing.assert_close(ours, torch.autograd.grad(theirs, z, grad)[0], atol=1e-8, rtol=0)
+    if alpha == 1.5:
+        torch.testing.assert_close(entmax(z, 1.5), public.entmax15(z), atol=1e-12, rtol=0)
+    if alpha == 2:
+        torch.testing.assert_close(entmax(z, 2.0), public.sparsemax(z), atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("alpha", [1.2, 1.5, 2.0])
+@pytest.mark.parametrize("shrink", [0.5, 0.7, 0.9])
+@pytest.mark.parametrize("d", [30, 60, 1000])
+def test_ladders(alpha, shrink, d, monkeypatch):
+    z = ladder(d, alpha - 1, shrink)
+    expected = entmax(z, alpha, solver="bisect")
+    torch.testing.assert_close(entmax(z, alpha), expected, atol=1e-11, rtol=0)
+    # with the fixed number of steps that a GPU takes
+    monkeypatch.setattr(thresholds, "may_look", lambda x: False)
+    fixed = entmax(z, alpha, solver="newton")
+    torch.testing.assert_close(fixed, expected, atol=1e-11, rtol=0)
+
+
+@pytest.mark.parametrize("alpha", [1.05, 1.33, 1.5, 2.0, 2.5, 4.0])
+def test_fixed_steps_are_enough(alpha, monkeypatch):
+    monkeypatch.setattr(thresholds, "may_look", lambda x: False)
+    for scale in (0.001, 0.1, 1.0, 30.0):
+        z = random(20, 400, scale=scale)
+        found = entmax(z, alpha, solver="newton")
+        torch.testing.assert_close(found, entmax(z, alpha, solver="bisect"), atol=1e-9, rtol=0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.floats(-3, 0, width=32), min_size=1, max_size=40),
+    st.sampled_from([1.05, 1.33, 1.5, 2.0]),
+    st.booleans(),
+)
+def test_newton_never_passes_the_solution(scores, alpha, clustered):
+    z = torch.tensor([scores], dtype=torch.float64)
+    z = z - z.max()
+    s = (z**3 if clustered else z) * (alpha - 1)
+    solution = thresholds.bisect(s, alpha - 1)
+    width = torch.ones(1, 1, dtype=torch.float64)
+    for _ in range(12):
+        _, width = thresholds.norm_and_step(s, alpha - 1, width, None)
+        assert width >= solution * (1 - 1e-12)
+    # and from below as well: one tangent leads to the right side
+    _, width = thresholds.norm_and_step(s, alpha - 1, solution * 0.7, None)
+    assert width >= solution * (1 - 1e-12)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.2, 1.5, 2.0, 2.5, "tensor"])
+@pytest.mark.parametrize("d", [512, 523])
+def test_blocks_mix_every_kind_of_row(alpha, d, monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_ENTRIES", 4 * d)
+    scale = torch.tensor([0.001, 0.05, 0.4, 5.0], dtype=torch.float64).repeat(4).unsqueeze(1)
+    z = random(16, d) * torch.cat([scale[:8].sort(0)[0], scale[8:]])
+    z[3, :50] = float("-inf")
+    a = torch.linspace(1.1, 2.6, 16, dtype=torch.float64).unsqueeze(1) if alpha == "tensor" else alpha
+    p = entmax(z, a)
+    expected = torch.softmax(z, -1) if alpha == 1.0 else entmax(z, a, solver="bisect")
+    torch.testing.assert_close(p, expected, atol=1e-11, rtol=0)
+    assert ((p > 0) == (expected > (0 if alpha == 1.0 else 1e-11))).float().mean() > 0.999
+
+
+def test_topk_doubles_until_solved():
+    z = random(4, 3000, scale=0.001)
+    assert (entmax(z, 1.5) > 0).sum(-1).min() > 2000
+    torch.testing.assert_close(entmax(z, 1.5, solver="topk"), entmax(z, 1.5, solver="sort"))
+
+
+def test_wrong_solvers_are_errors():
+    with pytest.raises(ValueError, match="Valid choices: auto, sort, topk, bisect, newton"):
+        entmax(torch.zeros(3), 1.5, solver="quick")
+    with pytest.raises(ValueError, match="`solver`: sort"):
+        entmax(torch.zeros(3), 1.3, solver="sort")
+
+
+def test_sparsemax_thresholds_peak_at_the_support_size():
+    # lemma "tau_nondecr" for alpha = 1.5 (tau over the k largest rises up to the support's size), and sparsemax's twin
+    s = random(20, seed=4).sort(descending=True)[0].unsqueeze(0)
+    s = (s - s[:, :1]) * 0.5
+    size = int((entmax(2 * s, 1.5) > 0).sum())
+    taus = [-float(thresholds.sort(s[:, :k], 0.5)) for k in range(1, size + 1)]
+    assert all(a <= b + 1e-12 for a, b in zip(taus, taus[1:]))
+
+
+NEW_TORCH = tuple(int(x) for x in torch.__version__.split("+")[0].split(".")[:2]) >= (2, 13)
+
+
+@pytest.mark.skipif(not NEW_TORCH, reason="fullgraph compilation is promised for torch 2.13 and later")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("alpha", [1.5])
+def test_compiles_as_one_graph(alpha):
+    z, grad = random(4, 9, dtype=torch.float32).requires_grad_(), random(4, 9, seed=1, dtype=torch.float32)
+    compiled = torch.compile(lambda x: entmax(x, alpha), fullgraph=True, backend="aot_eager")
+    expected = entmax(z, alpha)
+    p = compiled(z)
+    torch.testing.assert_close(p, expected, atol=1e-6, rtol=0)
+    (a,), (b,) = torch.autograd.grad(p, z, grad), torch.autograd.grad(expected, z, grad)
+    torch.testing.assert_close(a, b, atol=1e-5, rtol=0)
