@@ -1,0 +1,227 @@
+"""Training speed of OpenNMT-py's softmax model against ours, step for step: ``python benchmarks/training.py``.
+
+Both sides run OpenNMT-py's trainer on the same batches, in turns of a few steps; only encoder, decoder and loss differ.
+Sources are random with the frequencies of words (Zipf), and each target is its source with every token renamed, so that
+after ``--warm-up`` steps the models are sure of much, as trained ones are, and supports are small.
+
+    python benchmarks/training.py --task translation --warm-up 500 --output training.json
+    python benchmarks/training.py --curve vocab
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+from argparse import Namespace
+from types import SimpleNamespace
+
+import torch
+from onmt.decoders.decoder import InputFeedRNNDecoder
+from onmt.encoders.rnn_encoder import RNNEncoder
+from onmt.models import NMTModel
+from onmt.modules import Embeddings
+from onmt.utils.optimizers import Optimizer
+from timing import add_options, alternate, report, row, set_up
+from torch import Tensor, nn
+
+from onmt_entmax.model.decoder import InputFeedDecoder
+from onmt_entmax.model.encoder import Encoder
+from onmt_entmax.plugin.losses import EntmaxLossCompute, StockLossCompute
+from onmt_entmax.plugin.training_loop import StockTrainer
+
+TASKS = {  # hidden units, types, sentences of a batch, shortest and longest target
+    "inflection": {"hidden": 300, "vocab": 784, "batch": 64, "lengths": (8, 20)},
+    "translation": {"hidden": 500, "vocab": 18000, "batch": 64, "lengths": (15, 35)},
+}
+QUICK = {"hidden": 20, "vocab": 50, "batch": 4, "lengths": (3, 6)}
+ALPHAS = (1.0, 1.33, 1.5, 2.0)
+GOALS = {("inflection", 1.5): 1.4, ("inflection", 1.0): 1.35, ("translation", 1.5): 1.6, ("translation", 1.33): 1.4}
+CURVES = {
+    "vocab": [{"vocab": n} for n in (1000, 4000, 16000, 64000)],
+    "length": [{"lengths": (n, n)} for n in (10, 25, 50, 100, 200)],
+    "batch": [{"batch": n} for n in (16, 64, 256)],
+}
+PAD, BOS, EOS, FIRST = 1, 2, 3, 4
+
+
+def batches_of(task: dict, count: int, device: torch.device) -> list[tuple[dict[str, Tensor], int]]:
+    """Batches as OpenNMT-py's trainer takes them; sentences of one batch have similar lengths, as in its buckets."""
+    low, high = task["lengths"]
+    vocab = task["vocab"] - FIRST
+    frequency = 1 / torch.arange(1, vocab + 1, dtype=torch.float64)
+    found = []
+    for _ in range(count):
+        middle = int(torch.randint(low, high + 1, (1,)))
+        lengths = torch.randint(max(low, middle - 2), min(high, middle + 2) + 1, (task["batch"],))
+        longest = int(lengths.max())
+        tokens = torch.multinomial(frequency, task["batch"] * longest, replacement=True).view(-1, longest)
+        inside = torch.arange(longest) < lengths.unsqueeze(1)
+        src = torch.where(inside, tokens + FIRST, PAD)
+        tgt = torch.full((task["batch"], longest + 2), PAD)
+        tgt[:, 0] = BOS
+        tgt[:, 1:-1] = torch.where(inside, (tokens * 7 + 3) % vocab + FIRST, PAD)
+        tgt.scatter_(1, lengths.unsqueeze(1) + 1, EOS)
+        batch = {"src": src.unsqueeze(-1), "srclen": lengths, "tgt": tgt.unsqueeze(-1)}
+        found.append(({name: value.to(device) for name, value in batch.items()}, 0))
+    return found
+
+
+class Side:
+    """One model in OpenNMT-py's trainer.
+
+    Args:
+        task: see ``TASKS``.
+        alpha: None for OpenNMT-py's softmax model, else ours with this alpha in attention and output.
+        fused_adam: let PyTorch update all parameters in one kernel (on a CPU since PyTorch 2.4).
+    """
+
+    def __init__(self, task: dict, alpha: float | None, device: torch.device, fused_adam: bool = False) -> None:
+        torch.manual_seed(1)
+        hidden, vocab = task["hidden"], task["vocab"]
+        options = Namespace(
+            rnn_type="LSTM",
+            brnn=True,
+            enc_layers=2,
+            dec_layers=2,
+            enc_hid_size=hidden,
+            dec_hid_size=hidden,
+            dropout=[0.3],
+            bridge=False,
+            global_attention="general",
+            global_attention_function="softmax" if alpha is None or alpha == 1 else "entmax",
+            global_attention_alpha=alpha,
+            coverage_attn=False,
+            context_gate=None,
+            copy_attn=False,
+            reuse_copy_attn=False,
+            copy_attn_type="general",
+        )
+        encoder, decoder = (RNNEncoder, InputFeedRNNDecoder) if alpha is None else (Encoder, InputFeedDecoder)
+        model = NMTModel(
+            *(part.from_opt(options, Embeddings(hidden, vocab, PAD, dropout=0.3)) for part in (encoder, decoder))
+        )
+        model.generator = nn.Linear(hidden, vocab)
+        for parameter in model.parameters():
+            nn.init.uniform_(parameter, -0.1, 0.1)
+        model.to(device)
+        criterion = nn.CrossEntropyLoss(ignore_index=PAD, reduction="sum")
+        loss = (StockLossCompute if alpha is None else EntmaxLossCompute)(criterion, model.generator)
+        if alpha is not None:
+            loss.alpha, loss.fused = alpha, True
+        adam = torch.optim.Adam(model.parameters(), 0.001, **({"fused": True} if fused_adam else {}))
+        optimizer = Optimizer(adam, 0.001, max_grad_norm=5)
+        silent = SimpleNamespace(start=lambda: None, start_time=0, report_training=lambda *args, **kwargs: args[-1])
+        self.trainer = StockTrainer(
+            *(model, loss, loss, SimpleNamespace(transforms=None), {}, optimizer),
+            norm_method="tokens",
+            report_manager=silent,
+        )
+
+    def train(self, batches: list) -> None:
+        """One step on each batch."""
+        steps = self.trainer.optim.training_step + len(batches) - 1
+        self.trainer.train(iter(batches), steps, save_checkpoint_steps=0, valid_steps=sys.maxsize)
+
+
+def compare(name: str, task: dict, args: argparse.Namespace, device: torch.device) -> list[dict[str, object]]:
+    """One row for each alpha: milliseconds of a step, words per second, and peak memory if asked for."""
+    sides = {"stock": Side(task, None, device)}
+    sides.update({f"{alpha:g}": Side(task, alpha, device) for alpha in args.alphas})
+    if args.fused_adam:
+        sides.update({f"{alpha:g}, fused Adam": Side(task, alpha, device, True) for alpha in args.alphas})
+    for _ in range(args.warm_up):
+        for side in sides.values():
+            torch.manual_seed(2)
+            side.train(batches_of(task, 1, device))
+    blocks = [batches_of(task, args.block, device) for _ in range(args.repeats + 2)]
+    words = sum(int(batch["tgt"][:, 1:].ne(PAD).sum()) for block in blocks for batch, _ in block)
+    words /= len(blocks) * args.block
+    turns = {side: iter(blocks) for side in sides}
+    times = alternate({s: lambda s=s: sides[s].train(next(turns[s])) for s in sides}, device, args.repeats)
+    memory = {side: peak_memory(task, side, args) for side in sides if args.memory and "," not in side}
+    rows = []
+    for side in list(sides)[1:]:
+        alpha = float(side.split(",")[0])
+        ours, theirs = times[side] / args.block, times["stock"] / args.block
+        more = {"words_per_second": words / ours, "words_per_second_stock": words / theirs}
+        if side in memory:
+            more |= {"peak_mib": memory[side], "peak_mib_stock": memory["stock"]}
+        goal = GOALS.get((name, alpha), 1.0)
+        rows.append(row(f"{name}, alpha {side}", "OpenNMT-py, softmax", goal, ours, theirs, **more))
+    return rows
+
+
+def peak_memory(task: dict, side: str, args: argparse.Namespace) -> float:
+    """MiB that training needs beyond parameters, gradients and optimizer state, measured in a process of its own."""
+    command = [sys.executable, __file__, "--memory-of", json.dumps([task, side]), "--device", args.device]
+    done = subprocess.run([*command, "--threads", str(args.threads)], capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+def print_peak_memory(task: dict, name: str, device: torch.device) -> None:
+    """Print what five steps need more than one step on a tiny batch."""
+    side = Side(task, None if name == "stock" else float(name), device)
+    side.train(batches_of({**task, "batch": 1, "lengths": (1, 1)}, 1, device))
+    batches = batches_of(task, 5, device)
+    if device.type == "cuda":
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        side.train(batches)
+        print((torch.cuda.max_memory_allocated() - before) / 2**20)
+        return
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    side.train(batches)
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+
+
+def print_profile(task: dict, device: torch.device) -> None:
+    """Print where a step's time goes, for stock and for alpha 1.5."""
+    from torch.profiler import profile
+
+    for alpha in (None, 1.5):
+        side = Side(task, alpha, device)
+        side.train(batches_of(task, 3, device))
+        batches = batches_of(task, 5, device)
+        with profile() as found:
+            side.train(batches)
+        print("OpenNMT-py, softmax" if alpha is None else f"ours, alpha {alpha:g}")
+        print(found.key_averages().table(sort_by="self_cpu_time_total", row_limit=25, max_name_column_width=40))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    add_options(parser)
+    parser.add_argument("--task", choices=list(TASKS), action="append", help="default: both")
+    parser.add_argument("--alphas", type=float, nargs="+", default=ALPHAS, help="in attention and output")
+    parser.add_argument(
+        "--warm-up", type=int, default=0, help="training steps of each model before the first measurement"
+    )
+    parser.add_argument("--block", type=int, default=4, help="steps of a turn (default: 4)")
+    parser.add_argument("--curve", choices=list(CURVES), help="growth with the vocabulary, the length or the batch")
+    parser.add_argument("--fused-adam", action="store_true", help="also with PyTorch's fused Adam")
+    parser.add_argument("--memory", action="store_true", help="also peak memory, each in a process of its own")
+    parser.add_argument("--profile", action="store_true", help="print a profile of the first task instead")
+    parser.add_argument("--memory-of", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    device = set_up(args)
+    if args.memory_of:
+        print_peak_memory(*json.loads(args.memory_of), device)
+        return 0
+    tasks = {name: QUICK if args.quick else TASKS[name] for name in args.task or TASKS}
+    if args.profile:
+        print_profile(next(iter(tasks.values())), device)
+        return 0
+    rows = []
+    for name, task in tasks.items():
+        for change in CURVES[args.curve] if args.curve else [{}]:
+            values = ", ".join(f"{key} {value}" for key, value in change.items())
+            rows += compare(f"{name}, {values}" if change else name, {**task, **change}, args, device)
+    report(rows, args, "training")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
