@@ -24,6 +24,7 @@ from onmt.utils.logging import init_logger
 from onmt.utils.misc import RandomShuffler
 from torch.utils.data import DataLoader
 
+import onmt_entmax
 from onmt_entmax.training import random_state
 from onmt_entmax.training.position import Mixture
 
@@ -94,6 +95,7 @@ class PositionedDataset(DynamicDatasetIter):
     reached: dict | None = None
 
     def _init_datasets(self, worker_id: int) -> None:
+        onmt_entmax.register()  # a worker process may have imported OpenNMT-py without us
         workers = max(self.num_workers, 1)
         self.worker = (worker_id + self.first_worker) % workers
         iterables = build_corpora_iters(
