@@ -53,14 +53,8 @@ class RecurrentScorer(ModelScorer):
         self.view = self.decoder.prepare_memory(self.memory, self.src_len)
         return self.decoder.start_states(self.final_states)
 
-    def step(self, tokens: Tensor, states: States, sentences: Tensor, sorted: bool) -> StepOutput:
+    def step(self, tokens: Tensor, states: States, sentences: Tensor) -> StepOutput:
         """See :class:`~onmt_entmax.search.scorer.Scorer`."""
-        if not sorted:
-            order = torch.argsort(sentences, stable=True)
-            back = torch.argsort(order)
-            output = self.step(tokens[order], tuple(part[order] for part in states), sentences[order], True)
-            attention = None if output.attention is None else output.attention[back]
-            return StepOutput(output.log_probs[back], tuple(part[back] for part in output.states), attention)
         hidden, states, attention = self.decoder.step(tokens, states, self.view, sentences)
         return StepOutput(self.log_probs(hidden), states, attention)
 
@@ -79,7 +73,7 @@ class GenericScorer(ModelScorer):
         self.steps = 0
         return (torch.arange(self.batch_size, device=self.device),)
 
-    def step(self, tokens: Tensor, states: States, sentences: Tensor, sorted: bool) -> StepOutput:
+    def step(self, tokens: Tensor, states: States, sentences: Tensor) -> StepOutput:
         """See :class:`~onmt_entmax.search.scorer.Scorer`."""
         rows = states[0]
         if self.steps > 0:
@@ -109,7 +103,7 @@ class PrefixScorer(ModelScorer):
         """See :class:`~onmt_entmax.search.scorer.Scorer`."""
         return (torch.empty(self.batch_size, 0, dtype=torch.long, device=self.device),)
 
-    def step(self, tokens: Tensor, states: States, sentences: Tensor, sorted: bool) -> StepOutput:
+    def step(self, tokens: Tensor, states: States, sentences: Tensor) -> StepOutput:
         """See :class:`~onmt_entmax.search.scorer.Scorer`."""
         prefixes = torch.cat([states[0], tokens.unsqueeze(1)], 1)  # (rows, steps)
         memory = self.memory[sentences]
@@ -157,11 +151,11 @@ class EnsembleScorer:
         self.sizes = [len(parts) for parts in states]
         return tuple(part for parts in states for part in parts)
 
-    def step(self, tokens: Tensor, states: States, sentences: Tensor, sorted: bool) -> StepOutput:
+    def step(self, tokens: Tensor, states: States, sentences: Tensor) -> StepOutput:
         """See :class:`~onmt_entmax.search.scorer.Scorer`."""
         outputs, start = [], 0
         for member, size in zip(self.members, self.sizes):
-            outputs.append(member.step(tokens, states[start : start + size], sentences, sorted))
+            outputs.append(member.step(tokens, states[start : start + size], sentences))
             start += size
         stacked = torch.stack([output.log_probs for output in outputs])  # (members, rows, vocab_size)
         log_probs = combine(stacked, self.average_probabilities)

@@ -103,7 +103,7 @@ class Beam:
         while active:
             step += 1
             self.divisors = (length_divisor(settings, step), length_divisor(settings, step + 1))
-            output = scorer.step(tokens, states, sentences, True)
+            output = scorer.step(tokens, states, sentences)
             if settings.return_attention:
                 self.attention.append(output.attention)
             log_probs = output.log_probs

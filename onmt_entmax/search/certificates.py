@@ -211,6 +211,7 @@ def to_json(result: SearchResult, line: int, lookup: Callable[[int], str]) -> st
         "mass_dropped": certificate.mass_dropped,
         "best_dropped_log_prob": certificate.best_dropped_log_prob,
         "mass_is_one": certificate.mass_is_one,
+        "found": certificate.found,
         "expansions": certificate.expansions,
         "dtype": certificate.dtype,
         "reason": certificate.reason,

@@ -197,7 +197,7 @@ class _Queues:
         for _, node in nodes:
             pool.hold(node[4], -1)
         fed = torch.tensor([[node[3] for _, node in nodes], [index for index, _ in nodes]], device=device)
-        output = scorer.step(fed[0], states, fed[1], True)  # queues are visited in order
+        output = scorer.step(fed[0], states, fed[1])  # queues are visited in order
         links = [None if node[2] == 0 else (node[5], node[3]) for _, node in nodes]
         prefixes = [_tokens(link) for link in links] if constraints.needs_prefixes else None
         lengths, sentences = [node[2] for _, node in nodes], [index for index, _ in nodes]

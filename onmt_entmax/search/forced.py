@@ -233,7 +233,7 @@ def _feed(scorer: Scorer, targets: list[list[int]], sentences: Sequence[int], st
     while live:
         fed = [targets[index][step - 1] if step else start for index in live]
         rows = torch.tensor([sentences[index] for index in live], device=device)
-        output = scorer.step(torch.tensor(fed, device=device), states, rows, True)
+        output = scorer.step(torch.tensor(fed, device=device), states, rows)
         yield live, output
         step += 1
         kept = [row for row, index in enumerate(live) if len(targets[index]) > step]

@@ -121,7 +121,7 @@ def _sample(scorer, settings, top_k, top_p, temperature, generator) -> list[Sear
     step = 0
     while live:
         step += 1
-        output = scorer.step(tokens, states, sentences, True)
+        output = scorer.step(tokens, states, sentences)
         rows = [paths[path] for path in live]
         prefixes = [strings[path] for path in live] if constraints.needs_prefixes else None
         log_probs = constraints.apply(output.log_probs, [step - 1] * len(live), rows, prefixes)

@@ -49,15 +49,14 @@ class Scorer(Protocol):
         """The states before the first token, one row per sentence, in order. May be called more than once."""
         ...
 
-    def step(self, tokens: Tensor, states: States, sentences: Tensor, sorted: bool) -> StepOutput:
+    def step(self, tokens: Tensor, states: States, sentences: Tensor) -> StepOutput:
         """Feed one token to each row.
 
         Args:
             tokens: the last token of each prefix, ``(rows,)`` long.
             states: the rows' states.
-            sentences: the sentence to which each row belongs, ``(rows,)`` long. The number of rows per sentence
-                varies from step to step, and may be zero.
-            sorted: whether ``sentences`` is in ascending order.
+            sentences: the sentence to which each row belongs, ``(rows,)`` long, ascending. The number of rows per
+                sentence varies from step to step, and may be zero.
         """
         ...
 

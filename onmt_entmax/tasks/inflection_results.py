@@ -118,15 +118,9 @@ def read_certificates(path: Path, golds: Sequence[Gold]) -> dict[str, list[dict]
 
 
 def rates_of(certificate: dict) -> dict[str, bool]:
-    """What one certificate counts for. A void one (``reason``) counts for nothing.
-
-    ``single``: the whole distribution is one hypothesis. The list of hypotheses may have been cut to the n-best, so
-    that one's probability must be all the mass found as well.
-    """
-    hypotheses = certificate["hypotheses"]
+    """What one certificate counts for; ``single``: the whole distribution is one string. A void one counts for nothing."""
     complete = certificate["complete"] is True
-    alone = len(hypotheses) == 1 and certificate["mass_found"] is not None
-    single = complete and alone and certificate["mass_found"] - hypotheses[0]["prob"] <= 1e-6
+    single = complete and certificate["found"] == 1
     optimal, mass_is_one = certificate["optimal"] is True, certificate["mass_is_one"] is True
     return dict(zip(RATES, (single, complete, optimal, mass_is_one)))
 
@@ -186,9 +180,7 @@ def _certificate(where: str, line: str) -> dict:
         raise UserError(f"{where}: not JSON ({error}).") from None
     if not isinstance(value, dict):
         raise UserError(f"{where}: not a JSON object.")
-    missing = [
-        key for key in ("line", "hypotheses", "complete", "optimal", "mass_found", "mass_is_one") if key not in value
-    ]
+    missing = [key for key in ("line", "hypotheses", "complete", "optimal", "found", "mass_is_one") if key not in value]
     if missing:
         raise UserError(f"{where}: the certificate lacks `{missing[0]}`.")
     if value["line"] != int(where.rpartition(" ")[2]):

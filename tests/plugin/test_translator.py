@@ -157,7 +157,7 @@ def test_adding_a_constant_to_a_member_changes_nothing(entmax_model, softmax_mod
         scorer = build_scorer(models.members, src, src_len, True)
         states = scorer.start()
         with torch.no_grad():
-            return scorer.step(torch.tensor([models.start]), states, torch.tensor([0]), True).log_probs
+            return scorer.step(torch.tensor([models.start]), states, torch.tensor([0])).log_probs
 
     before = log_probs()
     with torch.no_grad():

@@ -26,6 +26,7 @@ def certificate(hypotheses: list[tuple[str, float]], **changes: Any) -> dict[str
         "mass_dropped": 0.0,
         "best_dropped_log_prob": None,
         "mass_is_one": True,
+        "found": len(hypotheses),
         "expansions": 12,
         "dtype": "float32",
         "reason": None,

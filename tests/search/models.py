@@ -60,13 +60,12 @@ class TableScorer:
         sentences = torch.arange(self.first, self.first + self.batch_size)
         return (sentences * 7919 + 13, torch.zeros(self.batch_size, 2, dtype=torch.long))
 
-    def step(self, tokens, states, sentences, sorted):
+    def step(self, tokens, states, sentences):
         hashes, lengths = states
         assert hashes.shape == tokens.shape == sentences.shape and len(lengths) == len(hashes)
         if not self.mixed_lengths:
             assert len(lengths[:, 0].unique()) == 1
-        if sorted:
-            assert (sentences.diff() >= 0).all()
+        assert (sentences.diff() >= 0).all()
         self.rows.append(len(tokens))
         hashes = (hashes * 31 + tokens * 17 + 5) % 1_000_003
         attention = ((hashes.unsqueeze(1) * torch.arange(1, self.src_len + 1)) % 5).double()
@@ -89,7 +88,7 @@ def enumerate_strings(scorer, max_length, prefix=()):
         live = [((), 0.0)]
         last = torch.tensor([START])
         for step in range(max_length + len(prefix)):
-            output = scorer.step(last, states, torch.full_like(last, sentence), True)
+            output = scorer.step(last, states, torch.full_like(last, sentence))
             grown, parents, tokens = [], [], []
             for row, (string, total) in enumerate(live):
                 for token, log_prob in enumerate(output.log_probs[row].double().clamp(max=0).tolist()):

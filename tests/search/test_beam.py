@@ -64,7 +64,7 @@ def stock_beam(scorer, given_settings, n_best, ratio=0.0):
     states = tuple(part.repeat_interleave(beam, 0) for part in scorer.start())
     sentences = torch.arange(batch).repeat_interleave(beam)
     for _ in range(options.max_length):
-        output = scorer.step(search.current_predictions, states, sentences, True)
+        output = scorer.step(search.current_predictions, states, sentences)
         search.advance(output.log_probs, output.attention.unsqueeze(1))
         if any(any(row) for row in search.is_finished_list):
             search.update_finished()
@@ -254,8 +254,8 @@ def test_dead_end_returns_the_best_prefix():
     tables = torch.tensor([[0, 0, 0.6, 0.4], [0, 0, 0, 1]], dtype=torch.float64).log()
 
     class Once(TableScorer):
-        def step(self, tokens, states, sentences, sorted):
-            output = super().step(tokens, states, sentences, sorted)
+        def step(self, tokens, states, sentences):
+            output = super().step(tokens, states, sentences)
             return output._replace(log_probs=self.tables[(tokens != START).long()].clone())
 
     result = beam_search(Once(tables), search_settings(banned=[3], return_attention=True))[0]
@@ -295,7 +295,7 @@ def test_attention_follows_the_hypothesis():
             assert found.attention.shape == (len(found.tokens) + found.finished, lengths[index])
             states = tuple(part[index : index + 1] for part in scorer.start())
             for weights, token in zip(found.attention, [START, *found.tokens]):
-                output = scorer.step(torch.tensor([token]), states, torch.tensor([index]), True)
+                output = scorer.step(torch.tensor([token]), states, torch.tensor([index]))
                 states = output.states
                 assert torch.equal(weights, output.attention[0, : lengths[index]])
 
@@ -320,8 +320,8 @@ class Chain(TableScorer):
         super().__init__(torch.zeros(1, 3, dtype=torch.float64))
         self.steps = steps
 
-    def step(self, tokens, states, sentences, sorted):
-        output = super().step(tokens, states, sentences, sorted)
+    def step(self, tokens, states, sentences):
+        output = super().step(tokens, states, sentences)
         length = output.states[1][:, 0]
         table = torch.zeros(len(tokens), 3, dtype=torch.float64)
         table[length == 1] = torch.tensor([0, 0.9, 0.1], dtype=torch.float64)

@@ -106,8 +106,8 @@ def garden_path():
     tables[2, EOS] = 1
 
     class GardenPath(TableScorer):
-        def step(self, tokens, states, sentences, sorted):
-            output = super().step(tokens, states, sentences, sorted)
+        def step(self, tokens, states, sentences):
+            output = super().step(tokens, states, sentences)
             row = torch.where(tokens == START, 0, torch.where(tokens == 2, 1, 2))
             return output._replace(log_probs=self.tables[row].clone())
 
@@ -173,7 +173,7 @@ def test_attention():
     assert first.attention.shape == (2, 3) and second.attention.shape == (2, 2)
     states = tuple(part[1:] for part in scorer.start())
     for weights, token in zip(second.attention, [START, 3]):
-        output = scorer.step(torch.tensor([token]), states, torch.tensor([1]), True)
+        output = scorer.step(torch.tensor([token]), states, torch.tensor([1]))
         assert torch.equal(weights, output.attention[0, :2])
         states = output.states
 

@@ -73,7 +73,7 @@ def test_teacher_forcing_gives_the_same():
     log_probs, attention = torch.full((2, 3, 5), -math.inf, dtype=torch.float64), torch.zeros(2, 3, 3).double()
     states = scorer.start()
     for step, tokens in enumerate([[START, START], [2, 4], [3, EOS]]):
-        output = scorer.step(torch.tensor(tokens), states, torch.arange(2), True)
+        output = scorer.step(torch.tensor(tokens), states, torch.arange(2))
         log_probs[:, step], attention[:, step], states = output.log_probs, output.attention, output.states
     assert force_from_log_probs(log_probs, [[2, 3, EOS], [4, EOS]], attention, lengths) == expected
 

@@ -23,6 +23,7 @@ def certificate(line, *probabilities, complete=False, optimal=False, mass_is_one
             "optimal": optimal,
             "mass_is_one": mass_is_one,
             "mass_found": mass,
+            "found": len(probabilities),
             "reason": reason,
         }
     )
@@ -110,10 +111,10 @@ def test_certificate_rates(prepared):
 
 def test_a_list_cut_to_one_best_is_not_a_single_hypothesis(prepared):
     lines = [certificate(number, 0.6, complete=True) for number in range(1, 6)]
-    lines[0] = lines[0].replace('"mass_found": 0.6', '"mass_found": 1.0')
+    lines[0] = lines[0].replace('"found": 1', '"found": 2')
     write_lines(prepared / "certificates", lines)
     _, result = evaluate(prepared, "--certificates", prepared / "certificates")
-    # input 1: two hypotheses share the mass, one is listed
+    # input 1: two hypotheses were found, one is listed
     assert result["languages"]["a"]["single"] == pytest.approx(200 / 3)
     assert result["languages"]["a"]["complete"] == 100
 

@@ -135,7 +135,9 @@ def test_certificate_rates(data, tmp_path):
     def certificate(line, probabilities, **rest):
         hypotheses = [{"tokens": ["a"], "prob": p} for p in probabilities]
         full = {"line": line, "hypotheses": hypotheses, "complete": False, "optimal": False, "mass_is_one": False}
-        return json.dumps({**full, "mass_found": sum(probabilities), "reason": None, **rest})
+        return json.dumps(
+            {**full, "mass_found": sum(probabilities), "found": len(probabilities), "reason": None, **rest}
+        )
 
     lines = [
         certificate(1, [1.0], complete=True, optimal=True, mass_is_one=True),
