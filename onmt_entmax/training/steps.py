@@ -23,7 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``onmt_entmax steps``."""
     add = parser.add_argument
     add("--config", type=Path, metavar="YAML", help="configuration of onmt_train: corpora, batch_size, accum_count ...")
-    add("--train", type=Path, nargs="+", metavar="FILE", help="source text of the training corpora, instead of --config")
+    add(
+        "--train", type=Path, nargs="+", metavar="FILE", help="source text of the training corpora, instead of --config"
+    )
     add("--epochs", type=float, default=1.0, help="passes over the training text (default: %(default)g)")
     for name, default in DEFAULTS.items():
         add(f"--{name}", f"--{name.replace('_', '-')}", type=int, help=f"default: what the YAML says, or {default}")
@@ -33,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the number of steps; returns 0.
 
     Raises:
-        UserError: neither or both of --config and --train, batches that count tokens, or a file that is missing or empty.
+        UserError: neither or both of --config and --train, batches that count tokens, or a missing or empty file.
     """
     if (args.config is None) == (args.train is None):
         raise UserError("Give either `--config YAML` or `--train FILE ...`.")

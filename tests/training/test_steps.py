@@ -8,7 +8,7 @@ from onmt_entmax.cli import main
 @pytest.fixture
 def text(tmp_path):
     path = tmp_path / "train.src"
-    path.write_bytes("a\n".encode() * 7 + "b\u2028c\n".encode() + b"\n" + b"no end")  # ten lines
+    path.write_bytes(b"a\n" * 7 + "b\u2028c\n".encode() + b"\n" + b"no end")  # ten lines
     return path
 
 
