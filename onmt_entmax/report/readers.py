@@ -17,6 +17,7 @@ from onmt_entmax.report.text import EOS
 from onmt_entmax.tasks.files import read_lines
 
 BLANK_LINE = "blank input line"
+CERTIFICATE = ("complete", "optimal", "mass_found", "mass_is_one", "found", "reason")
 NODE_STATUS = ("live", "finished", "dropped", "cut", "stopped")
 
 
@@ -230,6 +231,9 @@ def _forced_example(where: str, record: dict[str, Any]) -> dict[str, Any]:
 
 def _searched_example(where: str, record: dict[str, Any]) -> dict[str, Any]:
     example = {"line": record["line"], "certificate": record}
+    missing = [key for key in CERTIFICATE if key not in record]
+    if missing:
+        raise UserError(f"{where}: the certificate lacks `{missing[0]}`; was it written by an older version?")
     for hypothesis in record["hypotheses"]:
         if not all(key in hypothesis for key in ("tokens", "log_prob", "finished")):
             raise UserError(f"{where}: a hypothesis needs `tokens`, `log_prob` and `finished`.")

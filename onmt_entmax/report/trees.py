@@ -116,10 +116,10 @@ def certificate_statement(certificate: dict[str, Any]) -> tuple[str, bool]:
         return f"No certificate: {certificate['reason']}.", False
     prefix = " after the forced prefix" if certificate.get("conditional_on_prefix") else ""
     if certificate.get("complete"):
-        found = certificate.get("found") or len(certificate["hypotheses"])
+        found = certificate["found"]
         if found == 1:
             return f"Certificate: complete. This one string has all the probability{prefix}.", True
-        return f"Certificate: complete. These are all strings of non-zero probability{prefix}.", True
+        return f"Certificate: complete. Exactly {found:,} strings have non-zero probability{prefix}.", True
     lost, found = certificate.get("best_dropped_log_prob"), certificate.get("mass_found")
     mass = "" if found is None else f" Finished strings hold {percent(found)} of the probability{prefix}."
     bound = "" if lost is None else f" (of at most {percent_of_log(lost)} each)"

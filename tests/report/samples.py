@@ -209,7 +209,7 @@ def trace(
         row[(step + 1) % len(source)] += 0.25
         attention.append(row)
     hypotheses[0]["attention"] = attention
-    record = certificate([("x", 1.0)], line=line, **changes)
+    record = certificate([("x", 1.0)], line=line, found=len(hypotheses), **changes)
     return {**record, "hypotheses": hypotheses, "source": source, "tree": tree(paths)}
 
 

@@ -60,7 +60,7 @@ def test_page_holds_everything_and_loads_nothing(run_dir):
     for wanted in (
         "Set-up", "α = 1.5 (1.5-entmax)", "optim: adam", "Training", "valid|task:toy|alpha:1.5/1.5|seed:1",
         "95.25", "acc|task:bundled", "sparsity|src:dev", "Certificates", "No certificate for 1: length_penalty is set",
-        "66.4%", "These are all strings", "Along the target", "Attention",
+        "66.4%", "Exactly 3 strings", "Along the target", "Attention",
     ):  # fmt: skip
         assert wanted in text, wanted
     assert html.count("<img ") == 4  # loss, accuracy, two support sizes

@@ -127,3 +127,10 @@ def test_result_without_signatures_is_refused(tmp_path):
 def test_signature_fields():
     fields = signature_fields("acc|set:high|alpha:1.5/2|train:a:b")
     assert fields == {"metric": "acc", "set": "high", "alpha": "1.5/2", "train": "a:b"}
+
+
+def test_certificate_of_an_older_version_is_refused(tmp_path):
+    record = samples.draw()
+    del record["found"]
+    with pytest.raises(UserError, match="the certificate lacks `found`"):
+        read_examples(samples.write_lines(tmp_path / "a.jsonl", [record]))

@@ -35,6 +35,7 @@ def test_blanks_and_controls_become_visible():
 def test_characters_are_joined_without_blanks_and_words_with_one():
     assert is_characters(["d", "r", "<u+00a0>", "w", "</s>"])
     assert not is_characters(["the", "a"]) and not is_characters(["</s>"])
+    assert is_characters([*"abcdefghi", "<unk>", "averyunlikelytoken0"])
     assert join(["d", "r", "</s>"], True) == "dr </s>"
     assert join(["the", "tree", "</s>"], False) == "the tree </s>"
 

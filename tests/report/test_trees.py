@@ -21,7 +21,7 @@ def test_hypotheses_make_the_tree_of_the_papers_figure_1():
         ("n </s>", 0.322),
         ("</s>", 0.014),
     ]
-    assert tree.certified and "all strings of non-zero probability" in tree.statement
+    assert tree.certified and "Exactly 3 strings have non-zero probability" in tree.statement
 
 
 def test_a_recorded_tree_gives_the_same():
@@ -56,8 +56,8 @@ def test_nothing_to_show():
 @pytest.mark.parametrize(
     ("changes", "words", "certified"),
     [
-        ({}, "These are all strings", True),
-        ({"hypotheses": [{"tokens": ["a"]}]}, "This one string has all the probability", True),
+        ({}, "Exactly 3 strings", True),
+        ({"found": 1}, "This one string has all the probability", True),
         ({"conditional_on_prefix": True}, "after the forced prefix", True),
         (
             {"complete": False, "best_dropped_log_prob": math.log(0.1)},
@@ -82,7 +82,7 @@ def test_terminal_drawing():
         "     ├ 32.2% ─ n </s>",
         "     └  1.4% ─ </s>",
         "",
-        "Certificate: complete. These are all strings of non-zero probability.",
+        "Certificate: complete. Exactly 3 strings have non-zero probability.",
     ]
 
 
