@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# The paper's Table 1 and its sparsity figures for a setting: nine (output, attention) pairs of alphas, three seeds,
+# ensembles. The same command again goes on where it was. Options, clusters, GPUs: docs/reproducing.md, or --help.
+#
+#   bash scripts/download_conll2018.sh
+#   bash scripts/reproduce_inflection.sh medium [--dry-run] [--pairs 1/1 1.5/1.5] [--seeds 1] [--languages ...]
+set -euo pipefail
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+PYTHON=${ONMT_ENTMAX_VENV:-$HERE/../.venv}/bin/python
+[ -x "$PYTHON" ] || PYTHON=python3
+exec "$PYTHON" "$HERE/workflow/grid.py" inflection "$@"

@@ -1,0 +1,161 @@
+"""What a grid still has to do and how long that may take, from measured speeds."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from statistics import fmean
+
+import jobs
+import yaml
+
+from onmt_entmax.tasks.files import read_lines, write_lines, write_text
+from onmt_entmax.training.metrics_log import read_metrics
+from onmt_entmax.training.progress import duration
+
+WARM_UP, MEASURED = 5, 10  # steps of a calibration
+LINES = 64  # of its validation
+
+
+def plan(grid: dict, output: Path, parallel: int) -> list[str]:
+    """Describe the jobs that are left and estimate their time.
+
+    Args:
+        grid: the content of ``grid.json``.
+        output: the output folder; nothing in it changes, but a missing ``data`` is prepared for the calibration in a
+            temporary folder.
+        parallel: jobs at the same time.
+
+    Returns:
+        Lines of text.
+    """
+    runs = {(pair, seed): output / jobs.run_folder(pair, seed) for pair in grid["pairs"] for seed in grid["seeds"]}
+    todo = {key: folder for key, folder in runs.items() if not (folder / "trained.json").is_file()}
+    lines = [
+        f"{grid['task']} {grid['name']}: {len(grid['pairs'])} pairs of alphas (output/attention) "
+        f"{' '.join(pair.replace('_', '/') for pair in grid['pairs'])}, seeds {' '.join(map(str, grid['seeds']))}",
+        f"output: {output}",
+    ]
+    prepared = (Path(grid["data"]) / "manifest.json").is_file()
+    with tempfile.TemporaryDirectory(prefix="onmt-entmax-plan-") as scratch:
+        if not prepared:
+            trial = {**grid, "data": str(Path(scratch, "data"))}
+            jobs.call(["onmt_entmax", "prepare", *grid["prepare"], "--output", trial["data"]], Path(scratch, "log"))
+        else:
+            trial = grid
+        rows = jobs.training_lines(Path(trial["data"]))
+        length = jobs.lengths(grid, rows)
+        epochs = length["train_steps"] * grid["settings"]["batch_size"] / rows
+        lines.append(
+            f"training: {rows} rows; at most {length['train_steps']} steps ({epochs:.1f} epochs) each, "
+            f"validation every {length['valid_steps']} steps"
+        )
+        lines += _jobs_left(grid, output, runs, todo, prepared)
+        speeds = measured(runs)
+        if speeds:
+            source = f"measured in {sum(len(own) for own in speeds.values())} runs of this grid"
+        elif todo:
+            pair = grid["pairs"][0]
+            speeds = {pair: [calibrate(trial, pair, Path(scratch, "calibration"))]}
+            alphas = pair.replace("_", "/")
+            source = f"measured in a calibration of {MEASURED} steps with alphas {alphas}, on this machine as it is now"
+    if todo:
+        lines += _training_time(grid, runs, todo, speeds, source, length["train_steps"], parallel)
+    return [*lines, *_decoding_time(grid, output, runs, parallel)]
+
+
+def measured(runs: dict[tuple[str, int], Path]) -> dict[str, list[tuple[float, float]]]:
+    """Pair -> (seconds of training per step, target words per second) of each run that has validated."""
+    speeds: dict[str, list[tuple[float, float]]] = {}
+    for (pair, _), folder in runs.items():
+        path = folder / "model_metrics.jsonl"
+        rows = read_metrics(path) if path.is_file() else []
+        if rows:
+            rates = [row["words_per_second"] for row in rows if row.get("words_per_second")]
+            speeds.setdefault(pair, []).append((rows[-1]["elapsed"] / rows[-1]["step"], fmean(rates or [0.0])))
+    return speeds
+
+
+def calibrate(grid: dict, pair: str, folder: Path) -> tuple[float, float]:
+    """Train a model of the full size for a few steps.
+
+    Args:
+        grid: its ``data`` is prepared.
+        pair: the alphas.
+        folder: for its files.
+
+    Returns:
+        Seconds per step and target words per second.
+    """
+    folder.mkdir(parents=True)
+    settings = jobs.train_settings(grid, pair, 1, folder)
+    last = WARM_UP + MEASURED
+    settings.update(train_steps=last, valid_steps=WARM_UP, save_checkpoint_steps=10**9, keep_best=False)
+    settings["keep_checkpoint"] = 0
+    for side in ("src", "tgt"):
+        part = read_lines(settings["data"]["valid"][f"path_{side}"])[:LINES]
+        write_lines(folder / f"valid.{side}", part)
+        settings["data"]["valid"][f"path_{side}"] = str(folder / f"valid.{side}")
+    write_text(folder / "train.yaml", yaml.safe_dump(settings))
+    jobs.call(["onmt_train", "-config", folder / "train.yaml"], folder / "train.log", gpus=min(grid["gpus"], 1))
+    rows = read_metrics(folder / "model_metrics.jsonl")
+    seconds = (rows[-1]["elapsed"] - rows[0]["elapsed"]) / (rows[-1]["step"] - rows[0]["step"])
+    return seconds, fmean(row["words_per_second"] for row in rows[1:])
+
+
+def _jobs_left(grid: dict, output: Path, runs: dict, todo: dict, prepared: bool) -> list[str]:
+    """One line per kind of job with how many are done."""
+    found = {"prepare": (1, int(prepared)), "train": (len(runs), len(runs) - len(todo))}
+    splits = ("test", "dev") if grid["task"] == "inflection" else ("test",)
+    if "alpha-grid.svg" not in grid["targets"]:
+        done = sum((folder / f"{split}.jsonl").is_file() for folder in runs.values() for split in splits)
+        found["decode"] = (len(splits) * len(runs), done)
+    if grid["task"] == "inflection" and len(grid["seeds"]) > 1:
+        done = sum((output / "runs" / pair / "ensemble/test.json").is_file() for pair in grid["pairs"])
+        found["ensemble"] = (len(grid["pairs"]), done)
+    if "table3.md" in grid["targets"]:
+        found["sparsity"] = (len(runs), sum((folder / "sparsity.json").is_file() for folder in runs.values()))
+    for name in grid["targets"]:
+        found[name] = (1, int((output / name).is_file()))
+    return [f"  {name}: {total} ({done} done)" for name, (total, done) in found.items()]
+
+
+def _training_time(grid, runs, todo, speeds, source: str, steps: int, parallel: int) -> list[str]:
+    overall = fmean(seconds for own in speeds.values() for seconds, _ in own)
+    total = 0.0
+    for (pair, _), folder in todo.items():
+        seconds = fmean(seconds for seconds, _ in speeds[pair]) if pair in speeds else overall
+        newest = jobs.newest_checkpoint(folder)
+        total += seconds * (steps - (jobs.step_of(newest) if newest else 0))
+    words = fmean(rate for own in speeds.values() for _, rate in own)
+    workers = min(parallel, len(todo), grid["gpus"] or parallel)
+    rounds = -(-len(todo) // workers)
+    shared = total / len(todo) * rounds
+    return [
+        f"speed: {words:,.0f} target words per second, {overall:.3g} s per step ({source})",
+        f"time left for training: {duration(total)} in all, about {duration(shared)} with {workers} at a time "
+        "(less with early stopping; validation comes on top)",
+    ]
+
+
+def _decoding_time(grid: dict, output: Path, runs: dict, parallel: int) -> list[str]:
+    """Decoding is estimated from finished decodings only: an untrained model decodes quite otherwise."""
+    splits = ("test", "dev") if grid["task"] == "inflection" else ("test",)
+    if "alpha-grid.svg" in grid["targets"]:
+        return []
+    seconds, left = [], 0
+    for (pair, seed), folder in runs.items():
+        for split in splits:
+            path = output / "benchmarks" / f"decode-{pair}-seed{seed}-{split}.tsv"
+            if (folder / f"{split}.jsonl").is_file() and path.is_file():
+                seconds.append(float(read_lines(path)[1].split("\t")[0]))
+            else:
+                left += 1
+    if not left:
+        return []
+    if not seconds:
+        return ["time left for decoding: unknown until the first model is decoded"]
+    total = fmean(seconds) * left
+    workers = min(parallel, grid["gpus"] or parallel)
+    text = f"time left for decoding: {duration(total)} in all, about {duration(total / min(workers, left))}"
+    return [f"{text} with {min(workers, left)} at a time (measured in {len(seconds)} decodings)"]

@@ -1,0 +1,267 @@
+"""A grid of models, from the corpus to the paper's table, run by Snakemake; the shell scripts are fronts to it.
+
+python scripts/workflow/grid.py inflection medium --data data/conll2018/task1 --output runs/medium
+python scripts/workflow/grid.py translation de-en --pairs 1/1 1.5/1.5 --seeds 1 --dry-run
+python scripts/workflow/grid.py alpha-grid de-en --alphas 1 1.25 1.5 1.75 2 2.25
+
+The same command again goes on where it was; see docs/reproducing.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import estimate
+import jobs
+import yaml
+
+from onmt_entmax.errors import UserError, choices, invalid_setting
+from onmt_entmax.tasks.files import write_json
+from onmt_entmax.tasks.inflection import SETTINGS, find_corpora
+
+HERE = Path(__file__).resolve().parent
+CONFIGS = HERE.parents[1] / "configs"
+TASKS = ("inflection", "translation", "alpha-grid")
+CORPUS = {"de-en": "iwslt17", "en-de": "iwslt17", "ja-en": "kftt", "en-ja": "kftt", "ro-en": "wmt16", "en-ro": "wmt16"}
+ALPHAS = ("1", "1.5", "2")
+ALPHA_GRID = ("1", "1.25", "1.33", "1.5", "1.67", "1.75", "2", "2.25", "2.5")
+DEFAULT_SEEDS = {"inflection": "123", "translation": "123", "alpha-grid": "1"}
+# what a model is made of: an output folder holds models of one kind only
+FIXED = ("task", "name", "prepare", "data", "settings")
+
+
+def parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Read the command line; what follows ``--`` goes to Snakemake as it is."""
+    own, extra = (argv[: argv.index("--")], argv[argv.index("--") + 1 :]) if "--" in argv else (argv, [])
+    parser = argparse.ArgumentParser(
+        prog="grid", description=__doc__.split("\n")[0], epilog="What follows -- goes to Snakemake.", allow_abbrev=False
+    )
+    add = parser.add_argument
+    add("task", metavar="TASK", help=", ".join(TASKS))
+    add("name", metavar="NAME", help="inflection: the setting, e.g. medium; else the direction, e.g. de-en")
+    add("--pairs", nargs="+", metavar="OUT/ATT", help="alphas of output and attention (default: the paper's)")
+    add("--alphas", nargs="+", metavar="ALPHA", help=f"alpha-grid: for each side (default: {' '.join(ALPHA_GRID)})")
+    add("--seeds", nargs="+", metavar="SEED", help="(default: 1 2 3; alpha-grid: 1)")
+    add("--languages", nargs="+", metavar="LANG", help="inflection: (default: all of the setting)")
+    for unit in ("steps", "epochs", "valid-steps", "valid-epochs"):
+        what = "length of training" if unit in ("steps", "epochs") else "between validations"
+        add(f"--{unit}", metavar="N", help=f"{what} in {unit.rpartition('-')[2]} (default: from the configuration)")
+    add("--config", type=Path, metavar="FILE", help="of the models (default: configs/TASK/NAME.yaml)")
+    add("--corpus", metavar="NAME", help="translation: as for `onmt_entmax prepare` (default: the direction's)")
+    add("--data", nargs="+", type=Path, metavar="FOLDER", help="the corpus (default: where scripts/download_* put it)")
+    add("--prepared", type=Path, metavar="FOLDER", help="output of `onmt_entmax prepare`, in place of --data")
+    add("--task-name", default="conll2018.1", help="inflection: for signatures (default: %(default)s)")
+    add("--max-length", metavar="N", help="of decoded outputs (default: OpenNMT-py's)")
+    add("--output", type=Path, metavar="FOLDER", help="(default: runs/TASK-NAME)")
+    add("--jobs", metavar="N", help="at the same time (default: one per core)")
+    add("--gpus", default="0", metavar="N", help="of this machine, one per job (default: none)")
+    add("--profile", type=Path, metavar="FOLDER", help="Snakemake profile for a cluster, e.g. scripts/workflow/slurm")
+    add("--dry-run", action="store_true", help="show the plan and an estimate of the time")
+    return parser.parse_args(own), extra
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run or plan a grid. Returns Snakemake's exit status, or 2 with one line for a mistake of the user."""
+    try:
+        args, extra = parse(list(sys.argv[1:] if argv is None else argv))
+        if importlib.util.find_spec("snakemake") is None:
+            raise UserError("Snakemake is not installed. Run `pip install snakemake` with Python 3.11 or 3.12.")
+        grid, output = settings(args)
+        parallel = _number("jobs", args.jobs, 1) if args.jobs else max(grid["gpus"], len(os.sched_getaffinity(0)))
+        with jobs.locked(output / ".lock", f"{output} is in use by another run of this command.") as lock:
+            check_output(grid, output)
+            if args.dry_run:
+                return plan(grid, output, parallel)
+            write_json(output / jobs.GRID, grid)
+            status = run(output, snakemake(args, output, parallel, grid["gpus"], extra), lock)
+        return status if status else show(grid, output)
+    except (UserError, OSError) as error:
+        print(f"grid: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+
+
+def settings(args: argparse.Namespace) -> tuple[dict, Path]:
+    """Check all arguments and make the content of ``grid.json``, and the output folder."""
+    if args.task not in TASKS:
+        raise invalid_setting("task", args.task, choices(TASKS))
+    inflection = args.task == "inflection"
+    if inflection and args.name not in SETTINGS:
+        raise invalid_setting("setting", args.name, choices(SETTINGS))
+    if not inflection and not args.corpus and args.name not in CORPUS:
+        raise invalid_setting("direction", args.name, choices(CORPUS) + " Others need --corpus.")
+    output = (args.output or Path("runs", f"{args.task}-{args.name}")).resolve()
+    grid = {
+        "task": "inflection" if inflection else "translation",
+        "name": args.name,
+        "data": str(args.prepared.resolve() if args.prepared else output / "data"),
+        "prepare": None if args.prepared else prepare_words(args),
+        "settings": configuration(args),
+        "length": {name: _given(args, name) for name in ("steps", "epochs", "valid_steps", "valid_epochs")},
+        "pairs": pairs(args),
+        "seeds": sorted({_number("seeds", seed, 0) for seed in args.seeds or DEFAULT_SEEDS[args.task]}),
+        "decode": ["-beam_size", "5", "-n_best", "1", "-batch_size", "64"],
+        "gpus": _number("gpus", args.gpus, 0),
+        "targets": ["table1.md", "sparsity.md"] if inflection else ["table2.md", "table3.md", "training-speed.svg"],
+    }
+    if args.task == "alpha-grid":
+        grid["targets"] = ["alpha-grid.svg"]
+    if args.max_length:
+        grid["decode"] += ["-max_length", str(_number("max-length", args.max_length, 1))]
+    for first, second in (("steps", "epochs"), ("valid_steps", "valid_epochs")):
+        if None not in (grid["length"][first], grid["length"][second]):
+            raise UserError(f"--{first.replace('_', '-')} and --{second.replace('_', '-')}: give one of the two.")
+    if args.prepared and not (args.prepared / "manifest.json").is_file():
+        raise invalid_setting("prepared", args.prepared, "It has no manifest.json: `onmt_entmax prepare` makes one.")
+    if grid["gpus"] and not args.profile:
+        import torch
+
+        if grid["gpus"] > torch.cuda.device_count():
+            raise invalid_setting("gpus", grid["gpus"], f"PyTorch sees {torch.cuda.device_count()} on this machine.")
+    if args.profile and not (args.profile / "config.yaml").is_file():
+        raise invalid_setting("profile", args.profile, "It has no config.yaml; scripts/workflow/slurm has one.")
+    return grid, output
+
+
+def pairs(args: argparse.Namespace) -> list[str]:
+    """The alphas of output and attention as ``OUTPUT_ATTENTION``, in order and without repetition."""
+    if args.alphas and args.task != "alpha-grid":
+        raise invalid_setting("alphas", " ".join(args.alphas), f"It is for alpha-grid; {args.task} has --pairs.")
+    if args.task == "alpha-grid":
+        if args.pairs:
+            raise invalid_setting("pairs", " ".join(args.pairs), "alpha-grid has --alphas.")
+        wanted = [text for alpha in args.alphas or ALPHA_GRID for text in (f"1.5/{alpha}", f"{alpha}/1.5")]
+    elif args.task == "inflection":
+        wanted = args.pairs or [f"{output}/{attention}" for output in ALPHAS for attention in ALPHAS]
+    else:
+        wanted = args.pairs or [f"{alpha}/{alpha}" for alpha in ALPHAS]
+    found = set()
+    for text in wanted:
+        try:
+            output, attention = (float(part) for part in text.split("/"))
+        except ValueError:
+            output = attention = 0.0
+        if not (1 <= output < 100 and 1 <= attention < 100):
+            name, value = ("alphas", text.replace("1.5/", "")) if args.task == "alpha-grid" else ("pairs", text)
+            rule = "Alphas are at least 1" + ("." if name == "alphas" else ", written OUTPUT/ATTENTION, e.g. 1.5/2.")
+            raise invalid_setting(name, value, rule)
+        found.add((output, attention))
+    return [f"{output:g}_{attention:g}" for output, attention in sorted(found)]
+
+
+def configuration(args: argparse.Namespace) -> dict:
+    """Read the YAML of the models."""
+    default = CONFIGS / ("inflection" if args.task == "inflection" else "translation") / f"{args.name}.yaml"
+    path = args.config or default
+    if not path.is_file():
+        raise invalid_setting("config", path, "There is no such file; name one with --config.")
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is no YAML: {error}") from None
+    for key in ("train_steps", "valid_steps", "batch_size"):
+        if not isinstance(found, dict) or not isinstance(found.get(key), int):
+            raise UserError(f"{path}: `{key}` is missing or no whole number.")
+    return found
+
+
+def prepare_words(args: argparse.Namespace) -> list[str]:
+    """The arguments of ``onmt_entmax prepare``; the corpus must be there."""
+    if args.task == "inflection":
+        folders = args.data or [Path("data/conll2018/task1")]
+        if not args.data and not folders[0].is_dir():
+            raise UserError(f"{folders[0]}: no such folder. Run scripts/download_conll2018.sh, or give --data.")
+        languages = list(find_corpora(folders, args.name, args.languages))
+        words = ["inflection", "--setting", args.name, "--name", args.task_name, "--languages", *languages]
+        return [*words, "--data", *(str(folder.resolve()) for folder in folders)]
+    if args.languages:
+        raise invalid_setting("languages", " ".join(args.languages), "It is for inflection.")
+    corpus = args.corpus or CORPUS[args.name]
+    folders = args.data or [Path("data", corpus)]
+    if len(folders) != 1:
+        raise invalid_setting("data", " ".join(map(str, folders)), "Translation has one folder.")
+    if not folders[0].is_dir():
+        raise UserError(f"{folders[0]}: no such folder. Run a script scripts/download_*.sh, or give --data.")
+    return ["translation", "--corpus", corpus, "--direction", args.name, "--data", str(folders[0].resolve())]
+
+
+def check_output(grid: dict, output: Path) -> None:
+    """Refuse to mix models of different kinds in one folder. Pairs, seeds and a longer training may be added."""
+    path = output / jobs.GRID
+    if not path.is_file():
+        return
+    old = json.loads(path.read_text(encoding="utf-8"))
+    changed = [key for key in FIXED if old.get(key) != grid[key]]
+    names = {"prepare": "data or languages", "settings": "configuration"}
+    if changed:
+        what = names.get(changed[0], changed[0])
+        raise UserError(f"{output} was made with another {what}. Give another --output, or delete it.")
+    if old.get("length") != grid["length"] and (Path(grid["data"]) / "manifest.json").is_file():
+        lines = jobs.training_lines(Path(grid["data"]))
+        before, now = (jobs.lengths(one, lines)["train_steps"] for one in (old, grid))
+        if now < before:
+            rule = f"{output} was made with {before}; a training can be longer, not shorter. Give another --output."
+            raise invalid_setting("steps", now, rule)
+
+
+def snakemake(args: argparse.Namespace, output: Path, parallel: int, gpus: int, extra: list[str]) -> list[str]:
+    """The command that runs the grid."""
+    words = [sys.executable, "-m", "snakemake", "--snakefile", str(HERE / "Snakefile"), "--directory", str(output)]
+    if args.profile:
+        words += ["--profile", str(args.profile.resolve()), "--jobs", str(parallel)]
+    else:
+        words += ["--cores", str(parallel), "--resources", f"gpu={gpus}"]
+    # Snakemake's own lock survives a kill; ours does not. Jobs do not depend on the wording of their rule.
+    words += ["--nolock", "--rerun-incomplete", "--keep-going", "--rerun-triggers", "mtime", "params", "input"]
+    return [*words, "--quiet", "rules", *extra]
+
+
+def run(output: Path, words: list[str], lock: int) -> int:
+    """Run Snakemake; its own chatter goes to a file, what jobs say is shown."""
+    with open(output / "snakemake.log", "a", encoding="utf-8") as log:
+        process = subprocess.Popen(words, stderr=subprocess.PIPE, encoding="utf-8", errors="replace", pass_fds=[lock])
+        with process:
+            for line in process.stderr:
+                log.write(line)
+                log.flush()
+                if line.startswith("grid: ") or " steps (" in line:
+                    print(line, end="", file=sys.stderr, flush=True)
+    if process.returncode:
+        print(f"grid: not everything could be done (log: {output / 'snakemake.log'})", file=sys.stderr)
+    return process.returncode
+
+
+def plan(grid: dict, output: Path, parallel: int) -> int:
+    """Print what a run would do and how long it may take."""
+    print("\n".join(estimate.plan(grid, output, parallel)))
+    return 0
+
+
+def show(grid: dict, output: Path) -> int:
+    """Print what was made."""
+    for name in grid["targets"]:
+        path = output / name
+        print(f"\n{path}")
+        if path.suffix == ".md":
+            print(path.read_text(encoding="utf-8"), end="")
+    return 0
+
+
+def _given(args: argparse.Namespace, name: str) -> int | None:
+    value = getattr(args, name)
+    return None if value is None else _number(name.replace("_", "-"), value, 1)
+
+
+def _number(name: str, text: str, least: int) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < least:
+        raise invalid_setting(name, text, f"It must be a whole number of at least {least}.")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

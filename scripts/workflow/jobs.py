@@ -1,0 +1,359 @@
+"""The jobs of a grid, one per call; Snakemake runs them in the output folder, which holds ``grid.json``.
+
+python jobs.py train 1.5_1.5 2       # in the output folder; goes on from the newest whole checkpoint
+python jobs.py decode 1.5_1.5 2 dev
+
+Every job runs stock commands and ``onmt_entmax`` only; each is written to the job's log before it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import yaml
+
+from onmt_entmax.errors import UserError
+from onmt_entmax.tasks.files import read_lines, write_json, write_text
+from onmt_entmax.training.metrics_log import read_metrics
+from onmt_entmax.training.progress import duration, steps_per_epoch
+
+GRID = "grid.json"
+STEP = re.compile(r"model_step_(\d+)\.pt")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one job. Returns 0, or 1 with one line that says what went wrong and where the log lies."""
+    parser = argparse.ArgumentParser(description="One job of a grid.")
+    parser.add_argument("job", choices=JOBS)
+    parser.add_argument("arguments", nargs="*")
+    args = parser.parse_args(argv)
+    name = " ".join([args.job, *args.arguments])
+    try:
+        JOBS[args.job](json.loads(Path(GRID).read_text(encoding="utf-8")), *args.arguments)
+    except UserError as error:
+        print(f"grid: {name} failed: {error}", file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+def prepare(grid: dict) -> None:
+    """Turn the corpus into training text."""
+    log = Path("prepare.log")
+    call(["onmt_entmax", "prepare", *grid["prepare"], "--output", grid["data"]], log)
+    print("grid: " + read_lines(log)[-1], flush=True)
+
+
+def train(grid: dict, pair: str, seed: str) -> None:
+    """Train one model, from its newest whole checkpoint if it has one; ``trained.json`` says that it is done."""
+    folder = run_folder(pair, seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder / ".lock", f"{folder}: another process trains there; wait for it or end it.") as lock:
+        settings = train_settings(grid, pair, int(seed), folder)
+        newest = newest_checkpoint(folder)
+        done = 0 if newest is None else step_of(newest)
+        if newest is not None and done < settings["train_steps"]:
+            settings["train_from"] = str(newest)
+            print(f"grid: {folder} goes on from step {done}", flush=True)
+        # where a valid_steps was changed, the step in hand may be the last one: there is nothing left to train
+        if done < settings["train_steps"]:
+            write_text(folder / "train.yaml", yaml.safe_dump(settings, sort_keys=False))
+            words = ["onmt_train", "-config", str(folder / "train.yaml")]
+            call(words, folder / "train.log", lock=lock, gpus=grid["gpus"], watch=lambda line: _report(folder, line))
+        write_json(folder / "trained.json", _summary(folder, settings["train_steps"]))
+
+
+def decode(grid: dict, pair: str, seed: str, split: str) -> None:
+    """Decode dev or test with certificates; inflection is scored too."""
+    folder = run_folder(pair, seed)
+    _translate(grid, [folder], folder, split, [])
+    if grid["task"] == "inflection":
+        _evaluate_inflection(grid, folder, split, pair, seed)
+
+
+def ensemble(grid: dict, pair: str) -> None:
+    """Decode the test set with all seeds of a pair together, by averaged probabilities, and score it."""
+    folder = Path("runs", pair, "ensemble")
+    folder.mkdir(parents=True, exist_ok=True)
+    _translate(grid, [run_folder(pair, seed) for seed in grid["seeds"]], folder, "test", ["-avg_raw_probs"])
+    _evaluate_inflection(grid, folder, "test", pair, "+".join(map(str, grid["seeds"])))
+
+
+def sparsity(grid: dict, pair: str, seed: str) -> None:
+    """Measure attended source words and target types on the development set (Table 3)."""
+    folder = run_folder(pair, seed)
+    words = ["onmt_entmax", "sparsity", "--model", folder / "model_best.pt", "--output", folder / "sparsity.json"]
+    words += ["--src", Path(grid["data"], "dev.src"), "--tgt", Path(grid["data"], "dev.tgt")]
+    call([*words, *(["--gpu", "0"] if grid["gpus"] else [])], folder / "sparsity.log", gpus=grid["gpus"])
+
+
+def evaluate(grid: dict, pair: str) -> None:
+    """Score the translations of all seeds of a pair."""
+    folders = [run_folder(pair, seed) for seed in grid["seeds"]]
+    words = ["onmt_entmax", "evaluate", "translation", "--data", grid["data"], "--alpha", pair.replace("_", "/")]
+    words += ["--seed", ",".join(map(str, grid["seeds"])), "--json", Path("runs", pair, "evaluation.json")]
+    words += ["--predictions", *(folder / "test.pred" for folder in folders)]
+    words += ["--certificates", *(folder / "test.jsonl" for folder in folders)]
+    call(words, Path("runs", pair, "evaluate.log"))
+
+
+def tables(grid: dict, *numbers: str) -> None:
+    """Write the paper's tables from all results, and for inflection the paragraph on sparsity."""
+    for number in numbers:
+        call(["onmt_entmax", "table", number, "--input", *_results(grid, number), "--output", f"table{number}.md"],
+             Path("tables.log"))  # fmt: skip
+    if grid["task"] == "inflection":
+        write_text("sparsity.md", sparsity_paragraph(grid))
+
+
+def figure(grid: dict, name: str) -> None:
+    """Draw a figure from the metrics of all runs."""
+    metrics = [run_folder(pair, seed) / "model_metrics.jsonl" for pair in grid["pairs"] for seed in grid["seeds"]]
+    call(["onmt_entmax", "figure", name, "--input", *metrics, "--output", f"{name}.svg"], Path(f"{name}.log"))
+
+
+def run_folder(pair: str, seed: int | str) -> Path:
+    """The folder of one model."""
+    return Path("runs", pair, f"seed{seed}")
+
+
+def train_settings(grid: dict, pair: str, seed: int, folder: Path) -> dict:
+    """The whole configuration of a training: that of the data, of the grid, and what is this model's own.
+
+    Args:
+        grid: the content of ``grid.json``.
+        pair: ``OUTPUT_ATTENTION``.
+        seed: of the training.
+        folder: where the model goes.
+    """
+    data = Path(grid["data"])
+    settings = {**yaml.safe_load((data / "data.yaml").read_text(encoding="utf-8")), **grid["settings"]}
+    output, attention = (float(part) for part in pair.split("_"))
+    settings.update(lengths(grid, training_lines(data)))
+    settings.update(
+        generator_function="entmax", generator_alpha=output,
+        global_attention_function="entmax", global_attention_alpha=attention,
+        seed=seed, save_model=str(folder / "model"), save_data=str(folder / "sample"), keep_best=True,
+    )  # fmt: skip
+    settings.setdefault("keep_checkpoint", 2)
+    if grid["gpus"]:
+        settings.update(world_size=1, gpu_ranks=[0])
+    return settings
+
+
+def lengths(grid: dict, lines: int) -> dict[str, int]:
+    """Turn epochs into steps.
+
+    Args:
+        grid: its ``settings`` have ``train_steps``, ``valid_steps`` and ``batch_size``; ``length`` has what the user
+            gave of ``steps``, ``epochs``, ``valid_steps`` and ``valid_epochs``.
+        lines: of training text.
+
+    Returns:
+        ``train_steps``, ``valid_steps`` and ``save_checkpoint_steps``.
+    """
+    settings, given = grid["settings"], grid["length"]
+    accumulated = settings.get("accum_count") or 1
+    accumulated = accumulated[-1] if isinstance(accumulated, list) else accumulated
+    epoch = steps_per_epoch(lines, settings["batch_size"], accumulated)
+
+    def steps(count, epochs, default: int) -> int:
+        return count if count is not None else epochs * epoch if epochs is not None else default
+
+    train_steps = steps(given["steps"], given["epochs"], settings["train_steps"])
+    valid_steps = min(steps(given["valid_steps"], given["valid_epochs"], settings["valid_steps"]), train_steps)
+    return {"train_steps": train_steps, "valid_steps": valid_steps, "save_checkpoint_steps": valid_steps}
+
+
+def training_lines(data: Path) -> int:
+    """Lines of training text, from the manifest of a prepared folder."""
+    manifest = json.loads((data / "manifest.json").read_text(encoding="utf-8"))
+    return manifest["rows"]["train"] if "rows" in manifest else manifest["counts"]["train"]["kept"]
+
+
+def step_of(checkpoint: Path) -> int:
+    """The step in a checkpoint's name."""
+    return int(STEP.fullmatch(checkpoint.name)[1])
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """The checkpoint of the highest step that is whole, or None."""
+    found = [path for path in folder.glob("model_step_*.pt") if STEP.fullmatch(path.name)]
+    for path in sorted(found, key=step_of, reverse=True):
+        if zipfile.is_zipfile(path):  # a truncated one has lost the directory at its end
+            return path
+        print(f"grid: {path} is not whole: passed over", flush=True)
+    return None
+
+
+@contextlib.contextmanager
+def locked(path: Path, message: str) -> Iterator[int]:
+    """Hold a lock that also its heirs hold: a killed job whose training lives on still has it.
+
+    Raises:
+        UserError: ``message``, if another process holds it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(message) from None
+        yield file.fileno()
+
+
+@contextlib.contextmanager
+def device(gpus: int) -> Iterator[tuple[dict[str, str], list[int]]]:
+    """Reserve one GPU of this machine; on a cluster its scheduler has done so already.
+
+    Yields:
+        The environment that shows this GPU alone, and the locks to hand on.
+    """
+    if not gpus or "SLURM_JOB_ID" in os.environ or "KUBERNETES_SERVICE_HOST" in os.environ:
+        yield {}, []
+        return
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = visible.split(",") if visible else [str(index) for index in range(gpus)]
+    for name in names[:gpus]:
+        with contextlib.ExitStack() as stack:
+            try:
+                lock = stack.enter_context(locked(Path(".gpus", name), ""))
+            except UserError:
+                continue
+            yield {"CUDA_VISIBLE_DEVICES": name}, [lock]
+            return
+    raise UserError(f"none of the {gpus} GPUs is free: does a training of an earlier, killed grid still run?")
+
+
+def call(
+    words: list, log: Path, lock: int | None = None, gpus: int = 0, watch: Callable[[str], None] | None = None
+) -> None:
+    """Run a command of this Python's environment, its output going to a log.
+
+    Args:
+        words: the command.
+        log: written on.
+        lock: a lock that the command holds as long as it lives.
+        gpus: how many this machine gives to the grid; the command gets one of them.
+        watch: is given each line of output.
+
+    Raises:
+        UserError: it failed; its last line and the log.
+    """
+    words = [str(word) for word in words]
+    program = Path(sys.executable).with_name(words[0])
+    last = "no message"
+    with device(gpus) as (own, locks), open(log, "a", encoding="utf-8", newline="\n") as file:
+        file.write(f"$ {shlex.join(words)}\n")
+        file.flush()
+        environment = {"OMP_NUM_THREADS": "1", **os.environ, **own, "PYTHONUNBUFFERED": "1"}
+        process = subprocess.Popen(
+            [str(program), *words[1:]] if program.is_file() else words, env=environment, encoding="utf-8",
+            errors="replace", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            pass_fds=[*locks, *([] if lock is None else [lock])],
+        )  # fmt: skip
+        with process:
+            for line in process.stdout:
+                file.write(line)
+                file.flush()
+                last = line.strip() or last
+                if watch is not None:
+                    watch(line)
+    if process.returncode:
+        raise UserError(f"{last} (exit status {process.returncode}; log: {log.resolve()})")
+
+
+def _report(folder: Path, line: str) -> None:
+    if "Saving checkpoint" in line and STEP.search(line):
+        print(f"grid: {folder} saves step {STEP.search(line)[1]}", flush=True)
+
+
+def _summary(folder: Path, steps: int) -> dict:
+    """What became of a training."""
+    rows = read_metrics(folder / "model_metrics.jsonl")
+    best = json.loads((folder / "model_best.json").read_text(encoding="utf-8"))
+    result = {"train_steps": steps, "last_step": rows[-1]["step"], "best_step": best["step"]}
+    result.update(best_accuracy=best["value"], seconds=rows[-1]["elapsed"], signature=best["signature"])
+    spent = duration(result["seconds"])
+    print(f"grid: {folder} trained in {spent}, best accuracy {best['value']:.2f} at step {best['step']}", flush=True)
+    return result
+
+
+def _translate(grid: dict, folders: list[Path], output: Path, split: str, extra: list[str]) -> None:
+    words = ["onmt_translate", "-model", *(folder / "model_best.pt" for folder in folders)]
+    words += ["-src", Path(grid["data"], f"{split}.src"), "-output", output / f"{split}.pred"]
+    words += ["-certificates", output / f"{split}.jsonl", *grid["decode"], *extra]
+    call([*words, *(["-gpu", "0"] if grid["gpus"] else [])], output / f"{split}.log", gpus=grid["gpus"])
+
+
+def _evaluate_inflection(grid: dict, folder: Path, split: str, pair: str, seed: str) -> None:
+    words = ["onmt_entmax", "evaluate", "inflection", "--gold", Path(grid["data"], split), "--seed", seed]
+    words += ["--predictions", folder / f"{split}.pred", "--certificates", folder / f"{split}.jsonl"]
+    words += ["--alpha", pair.replace("_", "/"), "--json", folder / f"{split}.json"]
+    call(words, folder / f"{split}.log")
+
+
+def _results(grid: dict, number: str) -> list[Path]:
+    folders = [run_folder(pair, seed) for pair in grid["pairs"] for seed in grid["seeds"]]
+    if number == "1":
+        together = [Path("runs", pair, "ensemble/test.json") for pair in grid["pairs"]]
+        return [*(folder / "test.json" for folder in folders), *(together if len(grid["seeds"]) > 1 else [])]
+    if number == "2":
+        return [Path("runs", pair, "evaluation.json") for pair in grid["pairs"]]
+    return [folder / "sparsity.json" for folder in folders]
+
+
+# the paper's best model of each setting: alphas, all mass on one hypothesis, beam holds all the mass (%)
+PAPER = {"high": ("2/1", 81, 87), "medium": ("2/1.5", 66, 79)}
+
+
+def sparsity_paragraph(grid: dict) -> str:
+    """Certificate rates on the development set for each pair, averaged over languages, then over seeds; Markdown."""
+    heads = ("single", "complete", "optimal", "mass_is_one")
+    lines = [
+        "Certificate rates on the development set (%), averaged over languages and seeds: the model's whole "
+        "distribution is one hypothesis (`single`); the beam holds the whole distribution (`complete`); its best "
+        "hypothesis is certainly a most probable one (`optimal`); its probabilities add up to 1 in floating point "
+        "(`mass_is_one`, the paper's own count).",
+        "",
+        "| output/attention | " + " | ".join(heads) + " |",
+        "|---" * (len(heads) + 1) + "|",
+    ]
+    signatures = []
+    for pair in grid["pairs"]:
+        results = [
+            json.loads((run_folder(pair, seed) / "dev.json").read_text(encoding="utf-8")) for seed in grid["seeds"]
+        ]
+        rates = [sum(result["macro"][head] for result in results) / len(results) for head in heads]
+        lines.append(f"| {pair.replace('_', '/')} | " + " | ".join(f"{rate:.1f}" for rate in rates) + " |")
+        signatures += [result["signatures"]["complete"] for result in results]
+    if grid["name"] in PAPER:
+        alphas, single, whole = PAPER[grid["name"]]
+        lines += ["", f"The paper, {grid['name']}, {alphas}: all mass on one hypothesis {single}%, `mass_is_one` "
+                      f"{whole}%, on the validation set."]  # fmt: skip
+    return "\n".join([*lines, "", *(f"    {signature}" for signature in signatures), ""])
+
+
+JOBS = {
+    "prepare": prepare,
+    "train": train,
+    "decode": decode,
+    "ensemble": ensemble,
+    "sparsity": sparsity,
+    "evaluate": evaluate,
+    "tables": tables,
+    "figure": figure,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())
