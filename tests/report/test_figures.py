@@ -97,7 +97,7 @@ def test_beam_shows_branches_and_certificate_and_no_impossible_ones():
     shown = texts(beam_figure(tree_of({"line": 1, "certificate": samples.draw(), "source": ["d", "r"]})))
     assert {"draw", "ed", "n", "66.4%", "32.2%", "1.4%", "Input: d r"} <= set(shown)
     assert shown.count("</s>") == 3
-    assert "Certificate: complete. Exactly 3 strings have non-zero probability." in shown
+    assert any("Certificate: complete. Exactly 3 strings" in text for text in shown)
 
 
 @pytest.mark.parametrize("length", [30, 200])
