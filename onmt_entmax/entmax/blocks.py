@@ -206,4 +206,5 @@ def fill(z: Tensor, epsilon: Epsilon, solution: Solution, out: Tensor, scale: Op
             out.add_(solution.width / epsilon).relu_()
             factor = factor * (epsilon / solution.width) ** (1 / epsilon)
             return out.mul_(out).mul_(factor) if epsilon == 0.5 else out.mul_(factor)
-    return thresholds.ratios(out.mul_(epsilon), epsilon, solution.width, out).mul_(factor)
+    # copied only for alpha > 2, elsewhere it is `out` already
+    return out.copy_(thresholds.ratios(out.mul_(epsilon), epsilon, solution.width, out).mul_(factor))

@@ -38,7 +38,23 @@ def may_look(x: Tensor) -> bool:
 
 
 def ratios(s: Tensor, epsilon: Epsilon, width: Tensor, out: Optional[Tensor] = None) -> Tensor:
-    """Unnormalised probabilities ``r``: 1 for the maximum, exact zeros outside the support; shape ``(n, d)``."""
+    """Unnormalised probabilities ``r``: 1 for the maximum, exact zeros outside the support; shape ``(n, d)``.
+
+    For a number alpha > 2 the power is so steep at 0 that an entry next to the threshold jumps from one floating-point
+    width to the next; the two sides of the solution are mixed so that the probabilities sum to one.
+    """
+    if not isinstance(epsilon, float) or epsilon <= 1:
+        return _ratios(s, epsilon, width, out)
+    slack = 8 * torch.finfo(s.dtype).eps
+    above, below = width * (1 + slack), width * (1 - slack)
+    upper, lower = _ratios(s, epsilon, above), _ratios(s, epsilon, below)
+    sum_above = above ** (1 / epsilon) * upper.sum(-1, True)
+    sum_below = below ** (1 / epsilon) * lower.sum(-1, True)
+    share = ((1 - sum_below) / (sum_above - sum_below)).clamp_(0, 1)
+    return torch.lerp(lower, upper, share.expand_as(lower))
+
+
+def _ratios(s: Tensor, epsilon: Epsilon, width: Tensor, out: Optional[Tensor] = None) -> Tensor:
     if isinstance(epsilon, float) and epsilon >= 0.25:
         r = torch.add(s, width, out=out).relu_().div_(width)
         if epsilon == 0.5:
@@ -79,7 +95,8 @@ def newton(
 
     Where values may be looked at and alpha is at most 2, plain steps come first. After them, and otherwise at once, a
     bracket is kept: it makes alpha > 2 safe, where h is not convex and every other step halves it; for alpha <= 2 from
-    the sixth step on every third does, which bounds the number of steps for any scores (ladders of entries make plain Newton slow at alpha = 2).
+    the sixth step on every third does, which bounds the number of steps for any scores (ladders of entries make plain
+    Newton slow at alpha = 2).
 
     Args:
         s: scaled scores, at most 0, the largest of each row 0; shape ``(n, d)``.
@@ -160,7 +177,7 @@ def bisect(s: Tensor, epsilon: Epsilon) -> Tensor:
     for _ in range(40 if s.dtype == torch.float32 else 66):
         middle = (low + high) / 2
         width = middle.exp()
-        above = width * ratios(s, epsilon, width).sum(-1, True) ** epsilon >= 1
+        above = width * _ratios(s, epsilon, width).sum(-1, True) ** epsilon >= 1
         high = torch.where(above, middle, high)
         low = torch.where(above, low, middle)
     return high.exp()

@@ -99,8 +99,7 @@ def test_jacobian_is_zero_outside_the_support(alpha):
     assert (jacobian[p == 0] == 0).all() and (jacobian[:, p == 0] == 0).all()
 
 
-@pytest.mark.parametrize("alpha", ALPHAS)
-@pytest.mark.parametrize("dim", [0, 1, -1])
+@pytest.mark.parametrize(("alpha", "dim"), [(a, dim) for a in ALPHAS for dim in ((0, 1, -1) if a <= 2 else (1,))])
 def test_gradcheck(alpha, dim):
     assert gradcheck(lambda x: entmax(x, alpha, dim), random(2, 3, 4).requires_grad_())
     shape = [2, 3, 4]
