@@ -55,10 +55,14 @@ setup(
         "sentencepiece>=0.1.97",
         "subword-nmt>=0.3.8",
         "tqdm>=4.60",
-        "matplotlib>=3.5",
+        "matplotlib>=3.7",
         "tensorboard>=2.10",
     ],
-    extras_require={"japanese": ["mecab-python3", "ipadic"], "test": ["pytest", "hypothesis", "ruff", "entmax==1.3"]},
+    extras_require={
+        "workflow": ["snakemake>=8; python_version>='3.11'"],
+        "japanese": ["mecab-python3", "ipadic"],
+        "test": ["pytest", "hypothesis", "ruff", "entmax==1.3"],
+    },
     entry_points={"console_scripts": ["onmt_entmax = onmt_entmax.cli:main"]},
     cmdclass={"build_py": BuildWithPth},
 )

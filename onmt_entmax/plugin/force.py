@@ -54,10 +54,11 @@ def run(args: argparse.Namespace) -> int:
         ids = [models.target_ids(targets[line]) for line in batch.lines]
         lengths = [len(source) for source in batch.sources]
         results = force(batch.scorer, ids, models.start, models.eos, args.max_support, lengths)
-        return [
-            forced_to_json(result, line + 1, models.token, source)
-            for result, line, source in zip(results, batch.lines, batch.sources)
-        ]
+        records = []
+        for result, line, source in zip(results, batch.lines, batch.sources):
+            record = json.loads(forced_to_json(result, line + 1, models.token, source))
+            records.append(json.dumps({**record, "source": source}, ensure_ascii=False, allow_nan=False))
+        return records
 
     def completed(batch: inference.Batch) -> list[str]:
         from onmt_entmax.search.certificates import to_json

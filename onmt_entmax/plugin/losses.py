@@ -91,8 +91,9 @@ class EntmaxLossCompute(StockLossCompute):
         if trunc_size is None:
             trunc_size = batch["tgt"].size(1) - trunc_start
         start, end = trunc_start + self.tgt_shift_index, trunc_start + trunc_size
-        target = batch["tgt"][:, start:end, 0].reshape(-1)  # (batch * tgt_len)
-        output = output[:, trunc_start:end, :]
+        target = batch["tgt"][:, start:end, 0]  # (batch, tgt_len)
+        output = output[:, : target.size(1), :]  # of a truncated target these are the truncated outputs already
+        target = target.reshape(-1)
         hidden = output.reshape(-1, output.size(-1))  # (batch * tgt_len, hidden)
         result = self.output_loss(hidden, target, statistics)
         loss = result.loss

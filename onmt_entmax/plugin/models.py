@@ -64,14 +64,20 @@ def _build_base_model(stock):
 
 
 def install() -> None:
-    """Replace the recurrent decoders and extend the model builder."""
+    """Replace the recurrent encoder and decoders and extend the model builder."""
     import onmt.decoders.ensemble
+    import onmt.encoders
     import onmt.model_builder
 
     from onmt_entmax.model.decoder import InputFeedDecoder, StandardDecoder
+    from onmt_entmax.model.encoder import Encoder
 
     replace(onmt.model_builder, "build_base_model", _build_base_model)
     replace(onmt.decoders.ensemble, "load_test_model", _load_ensemble)
+    for name in ("rnn", "brnn"):
+        if name not in onmt.encoders.str2enc:
+            raise AttributeError(f"onmt.encoders.str2enc has no {name}")
+        onmt.encoders.str2enc[name] = Encoder
     for name, decoder in (("rnn", StandardDecoder), ("ifrnn", InputFeedDecoder)):
         if name not in onmt.decoders.str2dec:
             raise AttributeError(f"onmt.decoders.str2dec has no {name}")

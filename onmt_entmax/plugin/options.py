@@ -124,6 +124,10 @@ def validate_model(opt: Namespace) -> None:
         raise invalid_setting(
             "global_attention", "none", f"Without attention `global_attention_alpha` {attention} has no meaning."
         )
+    if getattr(opt, "copy_attn", False) and decoder == "rnn":
+        raise invalid_setting(
+            "copy_attn", True, "OpenNMT-py 3.5 cannot load recurrent models with copy attention again; leave it out."
+        )
     if generator != 1:
         blockers = {
             "copy_attn": "copy attention has an output layer of its own",

@@ -17,7 +17,8 @@ from tqdm import tqdm
 
 from onmt_entmax.errors import invalid_setting
 from onmt_entmax.plugin.corpora import check_parallel, count_lines
-from onmt_entmax.search.certificates import SearchResult, blank_line_result, summary, to_json
+from onmt_entmax.search.attention import attention_to_json
+from onmt_entmax.search.certificates import blank_line_result, summary, to_json
 
 # of the run that this thread finished last: the server's own code passes on lists of text only
 LATEST = threading.local()
@@ -69,18 +70,6 @@ class _JsonLines:
             self.file.close()
             if self.temporary != self.path:
                 os.remove(self.temporary)
-
-
-def attention_json(result: SearchResult, line: int, source: list[str], vocabulary: list[str]) -> str:
-    """The attention of every hypothesis over the source, one row per token and one for EOS."""
-    hypotheses = []
-    for hypothesis in result.hypotheses:
-        tokens = [vocabulary[token] for token in hypothesis.tokens] + [DefaultTokens.EOS] * hypothesis.finished
-        weights = hypothesis.attention
-        rows = None if weights is None else weights[:, : len(source)].tolist()
-        hypotheses.append({"tokens": tokens, "attention": rows})
-    record = {"line": line, "source": source, "hypotheses": hypotheses}
-    return json.dumps(record, ensure_ascii=False, allow_nan=False)
 
 
 class Outputs:
@@ -235,7 +224,8 @@ class Outputs:
             if result.hypotheses:
                 names = self.translator.vocabs["src"].ids_to_tokens
                 source = [names[token] for token in translation.src[: translation.srclen].tolist()]
-            self.attention.write(attention_json(result, line, source, vocabulary))
+            record = attention_to_json(result, line, vocabulary.__getitem__, source, DefaultTokens.EOS)
+            self.attention.write(record)
         for hypothesis in result.hypotheses:
             hypothesis.attention = None  # the summary does not need it, and a test set's would fill the memory
         self.results.append(result)

@@ -57,12 +57,21 @@ def test_what_sparse_attention_cannot_do_is_refused_by_name(words, name):
         model_options("-global_attention_function", "entmax15", *words)
 
 
+TRANSFORMER = ["-decoder_type", "transformer", "-encoder_type", "transformer"]
+
+
 @pytest.mark.parametrize(
-    ("words", "name"), [(["-copy_attn"], "copy_attn"), (["-lm_prior_model", "lm.pt"], "lm_prior_model")]
+    ("words", "name"),
+    [(["-copy_attn", *TRANSFORMER], "copy_attn"), (["-lm_prior_model", "lm.pt"], "lm_prior_model")],
 )
 def test_what_sparse_output_cannot_do_is_refused_by_name(words, name):
     with pytest.raises(UserError, match=rf"`{name}`.*`generator_alpha` is 1\.5"):
         model_options("-generator_function", "entmax15", *words)
+
+
+def test_copy_attention_of_recurrent_models_is_refused_by_name():
+    with pytest.raises(UserError, match="`copy_attn`: True. OpenNMT-py 3.5 cannot load"):
+        model_options("-copy_attn")
 
 
 def test_transformer_takes_a_sparse_output_layer():
