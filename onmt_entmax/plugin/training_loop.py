@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import nullcontext
 
 import onmt.trainer
 import torch
@@ -222,7 +223,7 @@ class SparseTrainer(StockTrainer):
         self.model.eval()
         with weights_in_place(self.model, moving_average), torch.no_grad():
             for batch, _ in valid_iter:
-                with torch.autocast(self._device().type, enabled=self.optim.amp, dtype=torch.float16):
+                with torch.autocast("cuda", dtype=torch.float16) if self.optim.amp else nullcontext():
                     output, attns = self.model(batch["src"], batch["tgt"], batch["srclen"], with_align=self.with_align)
                     if self.zero_out_prompt_loss:
                         batch = self.valid_loss.ignore_prompt(batch)

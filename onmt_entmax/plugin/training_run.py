@@ -102,8 +102,8 @@ class Run:
             logger.info(f"Training text: {self.lines} lines, {per_epoch} steps per epoch")
         if self.lines is not None and self.opt.bucket_size > self.lines:
             logger.info(
-                f"`bucket_size` {self.opt.bucket_size} is more than the {self.lines} lines of the training text: a bucket "
-                "holds some of them several times, and of equal sources in one batch OpenNMT-py keeps one."
+                f"`bucket_size` {self.opt.bucket_size} is more than the {self.lines} lines of the training text: a "
+                "bucket holds some of them several times, and of equal sources in one batch OpenNMT-py keeps one."
             )
 
     def _open_metrics(self) -> None:
