@@ -45,10 +45,14 @@ def plan(grid: dict, output: Path, parallel: int) -> list[str]:
             trial = grid
         rows = jobs.training_lines(Path(trial["data"]))
         length = jobs.lengths(grid, rows)
-        epochs = length["train_steps"] * grid["settings"]["batch_size"] / rows
+        patience = grid["settings"].get("early_stopping", 0)
+        steps = length["train_steps"] or (patience + 1) * length["valid_steps"]
+        bound = f"at {'most' if length['train_steps'] else 'least'}"
+        epochs = steps * grid["settings"]["batch_size"] / rows
+        stop = f", until {patience} in a row without a new best" if patience else ""
         lines.append(
-            f"training: {rows} rows; at most {length['train_steps']} steps ({epochs:.1f} epochs) each, "
-            f"validation every {length['valid_steps']} steps"
+            f"training: {rows} rows; {bound} {steps} steps ({epochs:.1f} epochs) each, "
+            f"validation every {length['valid_steps']} steps{stop}"
         )
         lines += _jobs_left(grid, output, runs, todo, prepared)
         speeds = measured(runs)
@@ -60,7 +64,7 @@ def plan(grid: dict, output: Path, parallel: int) -> list[str]:
             alphas = pair.replace("_", "/")
             source = f"measured in a calibration of {MEASURED} steps with alphas {alphas}, on this machine as it is now"
     if todo:
-        lines += _training_time(grid, runs, todo, speeds, source, length["train_steps"], parallel)
+        lines += _training_time(grid, runs, todo, speeds, source, steps, bound, parallel)
     return [*lines, *_decoding_time(grid, output, runs, parallel)]
 
 
@@ -106,10 +110,8 @@ def calibrate(grid: dict, pair: str, folder: Path) -> tuple[float, float]:
 def _jobs_left(grid: dict, output: Path, runs: dict, todo: dict, prepared: bool) -> list[str]:
     """One line per kind of job with how many are done."""
     found = {"prepare": (1, int(prepared)), "train": (len(runs), len(runs) - len(todo))}
-    splits = ("test", "dev") if grid["task"] == "inflection" else ("test",)
     if "alpha-grid.svg" not in grid["targets"]:
-        done = sum((folder / f"{split}.jsonl").is_file() for folder in runs.values() for split in splits)
-        found["decode"] = (len(splits) * len(runs), done)
+        found["decode"] = (len(runs), sum((folder / "test.jsonl").is_file() for folder in runs.values()))
     if grid["task"] == "inflection" and len(grid["seeds"]) > 1:
         done = sum((output / "runs" / pair / "ensemble/test.json").is_file() for pair in grid["pairs"])
         found["ensemble"] = (len(grid["pairs"]), done)
@@ -120,37 +122,35 @@ def _jobs_left(grid: dict, output: Path, runs: dict, todo: dict, prepared: bool)
     return [f"  {name}: {total} ({done} done)" for name, (total, done) in found.items()]
 
 
-def _training_time(grid, runs, todo, speeds, source: str, steps: int, parallel: int) -> list[str]:
+def _training_time(grid, runs, todo, speeds, source: str, steps: int, bound: str, parallel: int) -> list[str]:
     overall = fmean(seconds for own in speeds.values() for seconds, _ in own)
     total = 0.0
     for (pair, _), folder in todo.items():
         seconds = fmean(seconds for seconds, _ in speeds[pair]) if pair in speeds else overall
         newest = jobs.newest_checkpoint(folder)
-        total += seconds * (steps - (jobs.step_of(newest) if newest else 0))
+        total += seconds * max(0, steps - (jobs.step_of(newest) if newest else 0))
     words = fmean(rate for own in speeds.values() for _, rate in own)
     workers = min(parallel, len(todo), grid["gpus"] or parallel)
     rounds = -(-len(todo) // workers)
     shared = total / len(todo) * rounds
     return [
         f"speed: {words:,.0f} target words per second, {overall:.3g} s per step ({source})",
-        f"time left for training: {duration(total)} in all, about {duration(shared)} with {workers} at a time "
-        "(less with early stopping; validation comes on top)",
+        f"time left for training: {bound} {duration(total)} in all, {duration(shared)} with {workers} at a time "
+        "(validation comes on top)",
     ]
 
 
 def _decoding_time(grid: dict, output: Path, runs: dict, parallel: int) -> list[str]:
     """Decoding is estimated from finished decodings only: an untrained model decodes quite otherwise."""
-    splits = ("test", "dev") if grid["task"] == "inflection" else ("test",)
     if "alpha-grid.svg" in grid["targets"]:
         return []
     seconds, left = [], 0
     for (pair, seed), folder in runs.items():
-        for split in splits:
-            path = output / "benchmarks" / f"decode-{pair}-seed{seed}-{split}.tsv"
-            if (folder / f"{split}.jsonl").is_file() and path.is_file():
-                seconds.append(float(read_lines(path)[1].split("\t")[0]))
-            else:
-                left += 1
+        path = output / "benchmarks" / f"decode-{pair}-seed{seed}.tsv"
+        if (folder / "test.jsonl").is_file() and path.is_file():
+            seconds.append(float(read_lines(path)[1].split("\t")[0]))
+        else:
+            left += 1
     if not left:
         return []
     if not seconds:

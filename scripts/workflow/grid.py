@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import math
 import os
 import subprocess
 import sys
@@ -113,9 +114,7 @@ def settings(args: argparse.Namespace) -> tuple[dict, Path]:
         grid["targets"] = ["alpha-grid.svg"]
     if args.max_length:
         grid["decode"] += ["-max_length", str(_number("max-length", args.max_length, 1))]
-    for first, second in (("steps", "epochs"), ("valid_steps", "valid_epochs")):
-        if None not in (grid["length"][first], grid["length"][second]):
-            raise UserError(f"--{first.replace('_', '-')} and --{second.replace('_', '-')}: give one of the two.")
+    check_length(grid)
     if args.prepared and not (args.prepared / "manifest.json").is_file():
         raise invalid_setting("prepared", args.prepared, "It has no manifest.json: `onmt_entmax prepare` makes one.")
     if grid["gpus"] and not args.profile:
@@ -164,7 +163,7 @@ def configuration(args: argparse.Namespace) -> dict:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is no YAML: {error}") from None
-    for key in ("train_steps", "valid_steps", "batch_size"):
+    for key in ("train_steps", "batch_size"):
         if not isinstance(found, dict) or not isinstance(found.get(key), int):
             raise UserError(f"{path}: `{key}` is missing or no whole number.")
     return found
@@ -190,6 +189,21 @@ def prepare_words(args: argparse.Namespace) -> list[str]:
     return ["translation", "--corpus", corpus, "--direction", args.name, "--data", str(folders[0].resolve())]
 
 
+def check_length(grid: dict) -> None:
+    """Check what says how long a training is, and fill in the paper's distance between validations for inflection."""
+    length, found = grid["length"], grid["settings"]
+    for first, second in (("steps", "epochs"), ("valid_steps", "valid_epochs")):
+        if None not in (length[first], length[second]):
+            raise UserError(f"--{first.replace('_', '-')} and --{second.replace('_', '-')}: give one of the two.")
+    if length["valid_steps"] is None and length["valid_epochs"] is None and "valid_steps" not in found:
+        if grid["task"] != "inflection":
+            raise UserError("the configuration lacks `valid_steps`; add it, or give --valid-steps or --valid-epochs.")
+        length["valid_epochs"] = 1 if grid["name"] == "high" else 10
+    endless = length["steps"] is None and length["epochs"] is None and not found["train_steps"]
+    if endless and not found.get("early_stopping"):
+        raise UserError("the configuration has neither `train_steps` nor `early_stopping`: give --steps or --epochs.")
+
+
 def check_output(grid: dict, output: Path) -> None:
     """Refuse to mix models of different kinds in one folder. Pairs, seeds and a longer training may be added."""
     path = output / jobs.GRID
@@ -204,9 +218,9 @@ def check_output(grid: dict, output: Path) -> None:
     if old.get("length") != grid["length"] and (Path(grid["data"]) / "manifest.json").is_file():
         lines = jobs.training_lines(Path(grid["data"]))
         before, now = (jobs.lengths(one, lines)["train_steps"] for one in (old, grid))
-        if now < before:
-            rule = f"{output} was made with {before}; a training can be longer, not shorter. Give another --output."
-            raise invalid_setting("steps", now, rule)
+        if (now or math.inf) < (before or math.inf):
+            rule = f"{output} was made with {before or 'no limit'}; a training can only become longer."
+            raise invalid_setting("steps", now, f"{rule} Give another --output.")
 
 
 def snakemake(args: argparse.Namespace, output: Path, parallel: int, gpus: int, extra: list[str]) -> list[str]:

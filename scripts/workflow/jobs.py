@@ -1,7 +1,7 @@
 """The jobs of a grid, one per call; Snakemake runs them in the output folder, which holds ``grid.json``.
 
 python jobs.py train 1.5_1.5 2       # in the output folder; goes on from the newest whole checkpoint
-python jobs.py decode 1.5_1.5 2 dev
+python jobs.py decode 1.5_1.5 2
 
 Every job runs stock commands and ``onmt_entmax`` only; each is written to the job's log before it runs.
 """
@@ -22,9 +22,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import yaml
+from paragraph import sparsity_paragraph
 
 from onmt_entmax.errors import UserError
-from onmt_entmax.tasks.files import read_lines, write_json, write_text
+from onmt_entmax.tasks.files import read_lines, write_json, write_lines, write_text
 from onmt_entmax.training.metrics_log import read_metrics
 from onmt_entmax.training.progress import duration, steps_per_epoch
 
@@ -62,30 +63,32 @@ def train(grid: dict, pair: str, seed: str) -> None:
         settings = train_settings(grid, pair, int(seed), folder)
         newest = newest_checkpoint(folder)
         done = 0 if newest is None else step_of(newest)
-        if newest is not None and done < settings["train_steps"]:
+        if newest is not None:
             settings["train_from"] = str(newest)
             print(f"grid: {folder} goes on from step {done}", flush=True)
-        # where a valid_steps was changed, the step in hand may be the last one: there is nothing left to train
-        if done < settings["train_steps"]:
+        if settings["train_steps"] == 0 or done < settings["train_steps"]:
             write_text(folder / "train.yaml", yaml.safe_dump(settings, sort_keys=False))
             words = ["onmt_train", "-config", str(folder / "train.yaml")]
             call(words, folder / "train.log", lock=lock, gpus=grid["gpus"], watch=lambda line: _report(folder, line))
         write_json(folder / "trained.json", _summary(folder, settings["train_steps"]))
 
 
-def decode(grid: dict, pair: str, seed: str, split: str) -> None:
-    """Decode dev or test with certificates; inflection is scored too."""
+def decode(grid: dict, pair: str, seed: str) -> None:
+    """Decode the test set with certificates; for inflection the development set too, and score both."""
     folder = run_folder(pair, seed)
-    _translate(grid, [folder], folder, split, [])
     if grid["task"] == "inflection":
-        _evaluate_inflection(grid, folder, split, pair, seed)
+        _translate(grid, [folder], folder, ["dev", "test"], [])
+        for split in ("dev", "test"):
+            _evaluate_inflection(grid, folder, split, pair, seed)
+    else:
+        _translate(grid, [folder], folder, ["test"], [])
 
 
 def ensemble(grid: dict, pair: str) -> None:
     """Decode the test set with all seeds of a pair together, by averaged probabilities, and score it."""
     folder = Path("runs", pair, "ensemble")
     folder.mkdir(parents=True, exist_ok=True)
-    _translate(grid, [run_folder(pair, seed) for seed in grid["seeds"]], folder, "test", ["-avg_raw_probs"])
+    _translate(grid, [run_folder(pair, seed) for seed in grid["seeds"]], folder, ["test"], ["-avg_raw_probs"])
     _evaluate_inflection(grid, folder, "test", pair, "+".join(map(str, grid["seeds"])))
 
 
@@ -139,7 +142,10 @@ def train_settings(grid: dict, pair: str, seed: int, folder: Path) -> dict:
     data = Path(grid["data"])
     settings = {**yaml.safe_load((data / "data.yaml").read_text(encoding="utf-8")), **grid["settings"]}
     output, attention = (float(part) for part in pair.split("_"))
-    settings.update(lengths(grid, training_lines(data)))
+    rows = training_lines(data)
+    settings.update(lengths(grid, rows))
+    if "bucket_size" in settings:  # of equal sources in a bucket larger than the text OpenNMT-py drops some
+        settings["bucket_size"] = min(settings["bucket_size"], rows)
     settings.update(
         generator_function="entmax", generator_alpha=output,
         global_attention_function="entmax", global_attention_alpha=attention,
@@ -155,24 +161,29 @@ def lengths(grid: dict, lines: int) -> dict[str, int]:
     """Turn epochs into steps.
 
     Args:
-        grid: its ``settings`` have ``train_steps``, ``valid_steps`` and ``batch_size``; ``length`` has what the user
-            gave of ``steps``, ``epochs``, ``valid_steps`` and ``valid_epochs``.
+        grid: ``length`` has what is wanted of ``steps``, ``epochs``, ``valid_steps`` and ``valid_epochs``; what is None
+            there, ``settings`` says.
         lines: of training text.
 
     Returns:
-        ``train_steps``, ``valid_steps`` and ``save_checkpoint_steps``.
+        ``train_steps`` (0: until early stopping), ``valid_steps`` and ``save_checkpoint_steps``.
     """
     settings, given = grid["settings"], grid["length"]
     accumulated = settings.get("accum_count") or 1
     accumulated = accumulated[-1] if isinstance(accumulated, list) else accumulated
     epoch = steps_per_epoch(lines, settings["batch_size"], accumulated)
 
-    def steps(count, epochs, default: int) -> int:
-        return count if count is not None else epochs * epoch if epochs is not None else default
+    def steps(kind: str) -> int:
+        count, epochs = given[f"{kind}steps"], given[f"{kind}epochs"]
+        if count is None and epochs is None:
+            return settings[f"{kind or 'train_'}steps"]
+        return epochs * epoch if count is None else count
 
-    train_steps = steps(given["steps"], given["epochs"], settings["train_steps"])
-    valid_steps = min(steps(given["valid_steps"], given["valid_epochs"], settings["valid_steps"]), train_steps)
-    return {"train_steps": train_steps, "valid_steps": valid_steps, "save_checkpoint_steps": valid_steps}
+    train_steps, valid_steps = steps(""), steps("valid_")
+    if train_steps:
+        valid_steps = min(valid_steps, train_steps)
+    saved = min(settings.get("save_checkpoint_steps", valid_steps), valid_steps)
+    return {"train_steps": train_steps, "valid_steps": valid_steps, "save_checkpoint_steps": saved}
 
 
 def training_lines(data: Path) -> int:
@@ -289,18 +300,35 @@ def _summary(folder: Path, steps: int) -> dict:
     return result
 
 
-def _translate(grid: dict, folders: list[Path], output: Path, split: str, extra: list[str]) -> None:
+def _translate(grid: dict, folders: list[Path], output: Path, splits: list[str], extra: list[str]) -> None:
+    """Decode several splits in one go, since loading a model takes its time; ``SPLIT.pred`` and ``SPLIT.jsonl``."""
+    inputs = {split: read_lines(Path(grid["data"], f"{split}.src")) for split in splits}
+    name = "+".join(splits)
+    write_lines(output / f"{name}.src", (line for lines in inputs.values() for line in lines))
     words = ["onmt_translate", "-model", *(folder / "model_best.pt" for folder in folders)]
-    words += ["-src", Path(grid["data"], f"{split}.src"), "-output", output / f"{split}.pred"]
-    words += ["-certificates", output / f"{split}.jsonl", *grid["decode"], *extra]
-    call([*words, *(["-gpu", "0"] if grid["gpus"] else [])], output / f"{split}.log", gpus=grid["gpus"])
+    words += ["-src", output / f"{name}.src", "-output", output / f"{name}.pred"]
+    words += ["-certificates", output / f"{name}.jsonl", *grid["decode"], *extra]
+    call([*words, *(["-gpu", "0"] if grid["gpus"] else [])], output / "decode.log", gpus=grid["gpus"])
+    (output / f"{name}.src").unlink()
+    if len(splits) == 1:
+        return
+    predictions, certificates = read_lines(output / f"{name}.pred"), read_lines(output / f"{name}.jsonl")
+    start = 0
+    for split, lines in inputs.items():
+        own = slice(start, start + len(lines))
+        write_lines(output / f"{split}.pred", predictions[own])
+        numbered = ({**json.loads(text), "line": line} for line, text in enumerate(certificates[own], 1))
+        write_lines(output / f"{split}.jsonl", (json.dumps(one, ensure_ascii=False) for one in numbered))
+        start += len(lines)
+    for suffix in ("pred", "jsonl"):
+        (output / f"{name}.{suffix}").unlink()
 
 
 def _evaluate_inflection(grid: dict, folder: Path, split: str, pair: str, seed: str) -> None:
     words = ["onmt_entmax", "evaluate", "inflection", "--gold", Path(grid["data"], split), "--seed", seed]
     words += ["--predictions", folder / f"{split}.pred", "--certificates", folder / f"{split}.jsonl"]
     words += ["--alpha", pair.replace("_", "/"), "--json", folder / f"{split}.json"]
-    call(words, folder / f"{split}.log")
+    call(words, folder / "decode.log")
 
 
 def _results(grid: dict, number: str) -> list[Path]:
@@ -311,37 +339,6 @@ def _results(grid: dict, number: str) -> list[Path]:
     if number == "2":
         return [Path("runs", pair, "evaluation.json") for pair in grid["pairs"]]
     return [folder / "sparsity.json" for folder in folders]
-
-
-# the paper's best model of each setting: alphas, all mass on one hypothesis, beam holds all the mass (%)
-PAPER = {"high": ("2/1", 81, 87), "medium": ("2/1.5", 66, 79)}
-
-
-def sparsity_paragraph(grid: dict) -> str:
-    """Certificate rates on the development set for each pair, averaged over languages, then over seeds; Markdown."""
-    heads = ("single", "complete", "optimal", "mass_is_one")
-    lines = [
-        "Certificate rates on the development set (%), averaged over languages and seeds: the model's whole "
-        "distribution is one hypothesis (`single`); the beam holds the whole distribution (`complete`); its best "
-        "hypothesis is certainly a most probable one (`optimal`); its probabilities add up to 1 in floating point "
-        "(`mass_is_one`, the paper's own count).",
-        "",
-        "| output/attention | " + " | ".join(heads) + " |",
-        "|---" * (len(heads) + 1) + "|",
-    ]
-    signatures = []
-    for pair in grid["pairs"]:
-        results = [
-            json.loads((run_folder(pair, seed) / "dev.json").read_text(encoding="utf-8")) for seed in grid["seeds"]
-        ]
-        rates = [sum(result["macro"][head] for result in results) / len(results) for head in heads]
-        lines.append(f"| {pair.replace('_', '/')} | " + " | ".join(f"{rate:.1f}" for rate in rates) + " |")
-        signatures += [result["signatures"]["complete"] for result in results]
-    if grid["name"] in PAPER:
-        alphas, single, whole = PAPER[grid["name"]]
-        lines += ["", f"The paper, {grid['name']}, {alphas}: all mass on one hypothesis {single}%, `mass_is_one` "
-                      f"{whole}%, on the validation set."]  # fmt: skip
-    return "\n".join([*lines, "", *(f"    {signature}" for signature in signatures), ""])
 
 
 JOBS = {

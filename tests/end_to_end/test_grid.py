@@ -1,0 +1,213 @@
+"""The grid through its front: two pairs, two seeds, two languages to the final table, killed once; wrong settings."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ..installed import needs_installation
+
+pytestmark = [
+    needs_installation,
+    pytest.mark.skipif(importlib.util.find_spec("snakemake") is None, reason="snakemake is not installed"),
+]
+ROOT = Path(__file__).parents[2]
+CONFIG = """
+encoder_type: brnn
+decoder_type: rnn
+rnn_type: LSTM
+global_attention: general
+layers: 1
+hidden_size: 16
+word_vec_size: 16
+optim: adam
+learning_rate: 0.01
+batch_type: sents
+batch_size: 16
+bucket_size: 512
+num_workers: 0
+train_steps: 20
+valid_steps: 5
+report_every: 5
+keep_checkpoint: 9
+"""
+RUNS = [f"runs/{pair}/seed{seed}" for pair in ("1_1", "1.5_2") for seed in (1, 2)]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """Every so many rows of the bundled data under the names of the medium setting, and a tiny configuration."""
+    folder = tmp_path_factory.mktemp("grid")
+    (folder / "corpus").mkdir()
+    for language in ("english", "spanish"):
+        for split, name, step in (("train", "train-medium", 15), ("dev", "dev", 30), ("test", "test", 30)):
+            rows = (ROOT / f"data/inflection/{language}-{split}").read_text(encoding="utf-8").split("\n")[:-1]
+            text = "".join(f"{row}\n" for row in rows[::step])
+            (folder / "corpus" / f"{language}-{name}").write_text(text, encoding="utf-8")
+    (folder / "tiny.yaml").write_text(CONFIG, encoding="utf-8")
+    return folder
+
+
+def words(place: Path, *extra: str) -> list[str]:
+    pairs = ["--pairs", "1/1", "1.5/2", "--seeds", "1", "2"]
+    files = ["--data", "corpus", "--config", "tiny.yaml", "--output", "out", "--task-name", "bundled"]
+    return ["inflection", "medium", *pairs, *files, "--jobs", "1", "--max-length", "8", *extra]
+
+
+def start(place: Path, *extra: str) -> subprocess.Popen:
+    """Start the shell script in a process group of its own."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ONMT_ENTMAX_VENV": str(Path(sys.executable).parents[1])}
+    return subprocess.Popen(
+        ["bash", str(ROOT / "scripts/reproduce_inflection.sh"), *words(place, *extra)[1:]], cwd=place, env=environment,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", start_new_session=True,
+    )  # fmt: skip
+
+
+def test_grid_to_the_table_killed_once(place):
+    with start(place) as first:
+        seen = ""
+        for line in first.stdout:
+            seen += line
+            # the second training has a whole checkpoint and begins to write its next one
+            if seen.count("saves step 10") == 2:
+                os.killpg(first.pid, signal.SIGKILL)
+                break
+    out = place / "out"
+    done = [name for name in RUNS if (out / name / "trained.json").exists()]
+    assert len(done) == 1, seen
+    logs = {name: (out / name / "train.log").read_bytes() for name in done}
+
+    with start(place) as second:
+        said = second.stdout.read()
+    assert second.returncode == 0, said
+    assert re.search(r"grid: runs/\S+ goes on from step (5|10)\n", said), said
+    assert all((out / name / "train.log").read_bytes() == log for name, log in logs.items()), "trained again"
+
+    for name in RUNS:
+        trained = json.loads((out / name / "trained.json").read_text(encoding="utf-8"))
+        assert trained["last_step"] == 20
+        steps = [json.loads(line)["step"] for line in (out / name / "model_metrics.jsonl").read_text().split("\n")[:-1]]
+        assert steps == [5, 10, 15, 20]
+        # 13 dev rows of English (365 / 30, rounded up), 11 of Spanish (308 / 30)
+        certificates = (out / name / "dev.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
+        assert [json.loads(line)["line"] for line in certificates] == list(range(1, 25))
+        assert (out / name / "dev.pred").read_text(encoding="utf-8").count("\n") == 24
+
+    table = (out / "table1.md").read_text(encoding="utf-8")
+    assert table in said and "Averages of 2 runs." in table
+    signature = "acc|task:bundled|set:medium|split:test|langs:2|avg:macro|alpha:1.5/2|seed:1+2|"
+    assert signature in table
+    row = next(line for line in table.split("\n") if "| 84.93 |" in line and "| 86.59 |" in line)  # the paper's 1.5/2
+    ours = [json.loads((out / f"runs/1.5_2/seed{seed}/test.json").read_text())["macro"]["acc"] for seed in (1, 2)]
+    assert f"{sum(ours) / 2:.2f}" in row
+    paragraph = (out / "sparsity.md").read_text(encoding="utf-8")
+    assert "| 1.5/2 |" in paragraph and paragraph.count("split:dev") == 4 and "66%" in paragraph
+
+
+def test_plan_of_a_finished_grid_and_of_a_larger_one(place, capsys, grid, monkeypatch):
+    monkeypatch.chdir(place)
+    assert grid.main(words(place, "--dry-run")) == 0
+    said = capsys.readouterr().out
+    assert "train: 4 (4 done)" in said and "ensemble: 2 (2 done)" in said and "time left" not in said
+    assert grid.main(words(place, "--dry-run", "--seeds", "1", "2", "3")) == 0
+    said = capsys.readouterr().out
+    assert "train: 6 (4 done)" in said and "measured in 4 runs of this grid" in said
+    assert "time left for decoding" in said and "measured in 4 decodings" in said
+    assert not (place / "out/runs/1_1/seed3").exists()
+
+
+@pytest.fixture
+def grid(monkeypatch):
+    """The module behind the shell scripts."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts/workflow"))
+    return importlib.import_module("grid")
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (["inflection", "tiny"], "Invalid setting for `setting`: tiny. Valid choices: low, medium, high."),
+        (["translation", "de-fr"], "Invalid setting for `direction`: de-fr. Valid choices: de-en, en-de, ja-en, "),
+        (["paraphrase", "medium"], "Invalid setting for `task`: paraphrase. Valid choices: inflection, translation,"),
+        (["--languages", "english", "klingon"], "klingon-dev. Valid choices: english, spanish."),
+        (["--pairs", "1.5"], "Invalid setting for `pairs`: 1.5. Alphas are at least 1, written OUTPUT/ATTENTION"),
+        (["--pairs", "0.5/1"], "Invalid setting for `pairs`: 0.5/1."),
+        (["--alphas", "1"], "Invalid setting for `alphas`: 1. It is for alpha-grid"),
+        (["--seeds", "one"], "Invalid setting for `seeds`: one. It must be a whole number of at least 0."),
+        (["--steps", "0"], "Invalid setting for `steps`: 0. It must be a whole number of at least 1."),
+        (["--steps", "9", "--epochs", "2"], "--steps and --epochs: give one of the two."),
+        (["--data", "nowhere"], "Invalid setting for `data`: nowhere."),
+        (["--config", "none.yaml"], "Invalid setting for `config`: none.yaml. There is no such file"),
+        (["--gpus", "99"], "Invalid setting for `gpus`: 99. PyTorch sees"),
+        (["--profile", "corpus"], "Invalid setting for `profile`: corpus. It has no config.yaml"),
+        (["--prepared", "corpus"], "Invalid setting for `prepared`: corpus. It has no manifest.json"),
+    ],
+)
+def test_mistakes_are_one_line(place, tmp_path, monkeypatch, capsys, grid, changed, message):
+    monkeypatch.chdir(place)
+    given = words(place, "--output", str(tmp_path / "out"))
+    given = [*changed, *given[2:]] if not changed[0].startswith("-") else [*given, *changed]
+    assert grid.main(given) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("grid: ") and message in error and error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_holds_models_of_one_kind(place, tmp_path, monkeypatch, capsys, grid):
+    monkeypatch.chdir(place)
+    out = tmp_path / "out"
+    out.mkdir()
+    args, _ = grid.parse(words(place, "--output", str(out)))
+    (out / "grid.json").write_text(json.dumps(grid.settings(args)[0]), encoding="utf-8")
+    grid.check_output(grid.settings(args)[0], out)
+    for extra, message in (
+        (["--languages", "english"], "was made with another data or languages."),
+        (["--config", str(ROOT / "configs/quickstart.yaml")], "was made with another configuration."),
+    ):
+        assert grid.main(words(place, "--output", str(out), *extra)) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_epochs_become_steps(grid):
+    settings = {"batch_size": 16, "train_steps": 20, "valid_steps": 5}
+    nothing = {"steps": None, "epochs": None, "valid_steps": None, "valid_epochs": None}
+    # 100 rows are 7 batches of 16
+    for wanted, train, valid in (
+        ({}, 20, 5),
+        ({"epochs": 3}, 21, 5),
+        ({"epochs": 3, "valid_epochs": 1}, 21, 7),
+        ({"steps": 4}, 4, 4),
+    ):
+        found = grid.jobs.lengths({"settings": settings, "length": {**nothing, **wanted}}, 100)
+        assert (found["train_steps"], found["valid_steps"]) == (train, valid)
+
+
+def test_newest_whole_checkpoint(grid, tmp_path):
+    import torch
+
+    for step in (5, 10, 100):
+        torch.save({"step": step}, tmp_path / f"model_step_{step}.pt")
+    assert grid.jobs.newest_checkpoint(tmp_path).name == "model_step_100.pt"
+    cut = tmp_path / "model_step_100.pt"
+    cut.write_bytes(cut.read_bytes()[:-30])
+    assert grid.jobs.newest_checkpoint(tmp_path).name == "model_step_10.pt"
+
+
+def test_a_gpu_each(grid, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    with grid.jobs.device(2) as (first, _), grid.jobs.device(2) as (second, _):
+        assert (first, second) == ({"CUDA_VISIBLE_DEVICES": "4"}, {"CUDA_VISIBLE_DEVICES": "7"})
+        with pytest.raises(ValueError, match="none of the 2 GPUs is free"), grid.jobs.device(2):
+            pass
+    with grid.jobs.device(2) as (again, _):
+        assert again == {"CUDA_VISIBLE_DEVICES": "4"}
