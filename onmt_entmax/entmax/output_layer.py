@@ -37,7 +37,7 @@ class LinearEntmaxLoss(NamedTuple):
     plain_loss: Tensor  # scalar: the summed loss without label smoothing
 
 
-LOGITS = 1 << 22  # entries of a block of logits
+LOGITS = 1 << 23  # entries of a block of logits: smaller blocks make the products with them slower
 
 
 class _LinearEntmaxLoss(torch.autograd.Function):
