@@ -24,7 +24,7 @@ def test_two_processes(folder):
         subprocess.Popen([*command, str(rank), str(folder)], env=env, cwd=ROOT, stderr=subprocess.PIPE, text=True)
         for rank in range(2)
     ]
-    errors = [process.communicate(timeout=300)[1] for process in processes]
+    errors = [process.communicate(timeout=600)[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], errors[0][-3000:] + errors[1][-3000:]
 
     whole, parts = load(folder / "whole" / "m_step_8.pt"), load(folder / "parts" / "m_step_8.pt")
