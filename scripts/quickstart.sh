@@ -31,15 +31,22 @@ train() { # name, function
     -global_attention_function "$2" -generator_function "$2" -save_model "$RUN/$1/model" ${STEPS:+-train_steps "$STEPS"} \
     >"$RUN/$1/train.log" 2>&1
 }
-last_line() { grep -E 'Step +[0-9]+/' "$1" 2>/dev/null | tail -n 1 | sed -E 's/^\[[^]]*\] *//; s/;.*acc: */  acc /; s/; .*//' || true; }
+last_line() { # what the newest report in a log says: step, accuracy, time left
+  grep -E 'Step +[0-9]+/' "$1" 2>/dev/null | tail -n 1 |
+    sed -E 's/.*Step +([0-9]+)\/ *([0-9]+); acc: *([0-9.]+).*; ([0-9:]+) left.*/step \1 of \2, accuracy \3%, \4 left/;
+            s/.*Step +([0-9]+)\/ *([0-9]+); acc: *([0-9.]+).*/step \1 of \2, accuracy \3%/' || true
+}
 
 say "3/6 Training softmax and 1.5-entmax side by side (logs: $RUN/*/train.log)"
 train softmax softmax & SOFTMAX_JOB=$!
 train entmax15 entmax15 & ENTMAX_JOB=$!
 trap 'kill "$SOFTMAX_JOB" "$ENTMAX_JOB" 2>/dev/null || true' EXIT INT TERM
+shown=
 while kill -0 "$SOFTMAX_JOB" 2>/dev/null || kill -0 "$ENTMAX_JOB" 2>/dev/null; do
-  sleep 5
-  printf '  softmax: %s   1.5-entmax: %s\n' "$(last_line "$RUN/softmax/train.log")" "$(last_line "$RUN/entmax15/train.log")"
+  sleep 2
+  now=$(printf '  softmax: %-50s  1.5-entmax: %s' "$(last_line "$RUN/softmax/train.log")" "$(last_line "$RUN/entmax15/train.log")")
+  [ "$now" = "$shown" ] || printf '%s\n' "$now"
+  shown=$now
 done
 for name in softmax entmax15; do
   [ "$name" = softmax ] && job=$SOFTMAX_JOB || job=$ENTMAX_JOB
@@ -48,8 +55,7 @@ done
 trap - EXIT INT TERM
 
 evaluate() { # name, alpha
-  local model; model=$(ls -t "$RUN/$1"/model_step_*.pt | head -n 1)
-  ln -sf "$(basename "$model")" "$RUN/$1/model.pt"
+  ln -sf model_best.pt "$RUN/$1/model.pt"  # the best validation accuracy, as in the paper
   onmt_translate -model "$RUN/$1/model.pt" -src "$RUN/data/test.src" -output "$RUN/$1/test.pred" -beam_size 5 \
     -batch_size 64 -certificates "$RUN/$1/test.jsonl" >"$RUN/$1/translate.log" 2>&1
   onmt_entmax sparsity --model "$RUN/$1/model.pt" --src "$RUN/data/dev.src" --tgt "$RUN/data/dev.tgt" \

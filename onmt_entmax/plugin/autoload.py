@@ -35,6 +35,7 @@ def _extend(loader):
     def exec_and_register(module):
         # stock code says these on torch 2.4 and newer, at import and once per run; the functions do what they should
         warnings.filterwarnings("ignore", message=r"`torch\.cuda\.amp\.", category=FutureWarning)
+        warnings.filterwarnings("ignore", message="dropout option adds dropout", category=UserWarning)  # 1-layer LSTMs
         exec_module(module)
         try:
             import onmt_entmax
