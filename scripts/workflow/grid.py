@@ -14,6 +14,7 @@ import importlib.util
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -94,8 +95,8 @@ def settings(args: argparse.Namespace) -> tuple[dict, Path]:
     inflection = args.task == "inflection"
     if inflection and args.name not in SETTINGS:
         raise invalid_setting("setting", args.name, choices(SETTINGS))
-    if not inflection and not args.corpus and args.name not in CORPUS:
-        raise invalid_setting("direction", args.name, choices(CORPUS) + " Others need --corpus.")
+    if not (inflection or args.corpus or args.prepared or args.name in CORPUS):
+        raise invalid_setting("direction", args.name, choices(CORPUS) + " Others need --corpus or --prepared.")
     output = (args.output or Path("runs", f"{args.task}-{args.name}")).resolve()
     grid = {
         "task": "inflection" if inflection else "translation",
@@ -115,8 +116,8 @@ def settings(args: argparse.Namespace) -> tuple[dict, Path]:
     if args.max_length:
         grid["decode"] += ["-max_length", str(_number("max-length", args.max_length, 1))]
     check_length(grid)
-    if args.prepared and not (args.prepared / "manifest.json").is_file():
-        raise invalid_setting("prepared", args.prepared, "It has no manifest.json: `onmt_entmax prepare` makes one.")
+    if args.prepared:
+        check_prepared(args, "setting" if inflection else "direction")
     if grid["gpus"] and not args.profile:
         import torch
 
@@ -125,6 +126,19 @@ def settings(args: argparse.Namespace) -> tuple[dict, Path]:
     if args.profile and not (args.profile / "config.yaml").is_file():
         raise invalid_setting("profile", args.profile, "It has no config.yaml; scripts/workflow/slurm has one.")
     return grid, output
+
+
+def check_prepared(args: argparse.Namespace, key: str) -> None:
+    """Check that ``--prepared`` holds text of the setting or direction asked for, and that nothing contradicts it."""
+    path = args.prepared / "manifest.json"
+    if not path.is_file():
+        raise invalid_setting("prepared", args.prepared, "It has no manifest.json: `onmt_entmax prepare` makes one.")
+    found = json.loads(path.read_text(encoding="utf-8")).get(key)
+    if found != args.name:
+        raise invalid_setting("prepared", args.prepared, f"Its {key} is {found}, not {args.name}.")
+    for option in ("data", "languages", "corpus"):
+        if getattr(args, option):
+            raise UserError(f"--prepared and --{option}: give one of the two.")
 
 
 def pairs(args: argparse.Namespace) -> list[str]:
@@ -238,14 +252,20 @@ def snakemake(args: argparse.Namespace, output: Path, parallel: int, gpus: int, 
 def run(output: Path, words: list[str], lock: int) -> int:
     """Run Snakemake; its own chatter goes to a file, what jobs say is shown."""
     with open(output / "snakemake.log", "a", encoding="utf-8") as log:
+        failure, reported = "", False
         process = subprocess.Popen(words, stderr=subprocess.PIPE, encoding="utf-8", errors="replace", pass_fds=[lock])
         with process:
             for line in process.stderr:
                 log.write(line)
                 log.flush()
                 if line.startswith("grid: ") or " steps (" in line:
+                    reported = reported or line.startswith("grid: ")
                     print(line, end="", file=sys.stderr, flush=True)
+                elif re.search(r"[a-z](Error|Exception)\b|^(Error|Exception) ", line):
+                    failure = failure or line.strip()
     if process.returncode:
+        if not reported and failure:  # not of a job of ours, but of Snakemake or its profile
+            print(f"grid: {failure}", file=sys.stderr)
         print(f"grid: not everything could be done (log: {output / 'snakemake.log'})", file=sys.stderr)
     return process.returncode
 

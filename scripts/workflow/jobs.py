@@ -9,8 +9,6 @@ Every job runs stock commands and ``onmt_entmax`` only; each is written to the j
 from __future__ import annotations
 
 import argparse
-import contextlib
-import fcntl
 import json
 import os
 import re
@@ -18,10 +16,11 @@ import shlex
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import yaml
+from locks import device, locked
 from paragraph import sparsity_paragraph
 
 from onmt_entmax.errors import UserError
@@ -205,45 +204,6 @@ def newest_checkpoint(folder: Path) -> Path | None:
             return path
         print(f"grid: {path} is not whole: passed over", flush=True)
     return None
-
-
-@contextlib.contextmanager
-def locked(path: Path, message: str) -> Iterator[int]:
-    """Hold a lock that also its heirs hold: a killed job whose training lives on still has it.
-
-    Raises:
-        UserError: ``message``, if another process holds it.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UserError(message) from None
-        yield file.fileno()
-
-
-@contextlib.contextmanager
-def device(gpus: int) -> Iterator[tuple[dict[str, str], list[int]]]:
-    """Reserve one GPU of this machine; on a cluster its scheduler has done so already.
-
-    Yields:
-        The environment that shows this GPU alone, and the locks to hand on.
-    """
-    if not gpus or "SLURM_JOB_ID" in os.environ or "KUBERNETES_SERVICE_HOST" in os.environ:
-        yield {}, []
-        return
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = visible.split(",") if visible else [str(index) for index in range(gpus)]
-    for name in names[:gpus]:
-        with contextlib.ExitStack() as stack:
-            try:
-                lock = stack.enter_context(locked(Path(".gpus", name), ""))
-            except UserError:
-                continue
-            yield {"CUDA_VISIBLE_DEVICES": name}, [lock]
-            return
-    raise UserError(f"none of the {gpus} GPUs is free: does a training of an earlier, killed grid still run?")
 
 
 def call(
