@@ -61,7 +61,7 @@ setup(
     extras_require={
         "workflow": ["snakemake>=8; python_version>='3.11'"],
         "japanese": ["mecab-python3", "ipadic"],
-        "test": ["pytest", "hypothesis", "ruff", "entmax==1.3"],
+        "test": ["pytest", "pytest-xdist", "hypothesis", "ruff", "entmax==1.3"],
     },
     entry_points={"console_scripts": ["onmt_entmax = onmt_entmax.cli:main"]},
     cmdclass={"build_py": BuildWithPth},

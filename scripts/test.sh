@@ -4,7 +4,7 @@
 #   bash scripts/test.sh              everything
 #   bash scripts/test.sh -k entmax    arguments go to pytest; lint still runs
 #
-# Tests on real corpora run where ONMT_ENTMAX_DATA names their folder.
+# Tests on real corpora run where ONMT_ENTMAX_DATA names their folder. ONMT_ENTMAX_JOBS: processes (default: one per core).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export ONMT_ENTMAX_EXTRAS=test OMP_NUM_THREADS=1
@@ -14,4 +14,5 @@ if [ "${ONMT_ENTMAX_STACK:-modern}" = modern ]; then
   "$BIN/ruff" check .
   "$BIN/ruff" format --check .
 fi
-exec "$BIN/python" -m pytest "$@"
+# one process per core, a file's tests together because they share what is dear to make
+exec "$BIN/python" -m pytest -n "${ONMT_ENTMAX_JOBS:-auto}" --dist loadfile "$@"
