@@ -59,7 +59,7 @@ SECONDS=0
 say() { printf 'install.sh: [%3ds] %s\n' "$SECONDS" "$1"; }
 
 TEST_PACKAGES=()
-if [ "$EXTRAS" = test ]; then TEST_PACKAGES=(pytest pytest-xdist hypothesis ruff "snakemake>=8"); fi
+if [ "$EXTRAS" = test ]; then TEST_PACKAGES=(pytest pytest-xdist hypothesis ruff "snakemake>=8; python_version >= '3.11'"); fi
 
 say "build tools"
 "${PIP[@]}" "setuptools>=64" wheel
