@@ -72,7 +72,9 @@ def start(place: Path, *extra: str) -> subprocess.Popen:
     )  # fmt: skip
 
 
-def test_grid_to_the_table_killed_once(place):
+@pytest.fixture(scope="module")
+def finished(place) -> str:
+    """What the second start of the grid said, after the first was killed in its second training."""
     with start(place) as first:
         seen = ""
         for line in first.stdout:
@@ -91,7 +93,11 @@ def test_grid_to_the_table_killed_once(place):
     assert second.returncode == 0, said
     assert re.search(r"grid: runs/\S+ goes on from step (5|10)\n", said), said
     assert all((out / name / "train.log").read_bytes() == log for name, log in logs.items()), "trained again"
+    return said
 
+
+def test_grid_to_the_table_killed_once(place, finished):
+    said, out = finished, place / "out"
     for name in RUNS:
         trained = json.loads((out / name / "trained.json").read_text(encoding="utf-8"))
         assert trained["last_step"] == 20
@@ -113,7 +119,7 @@ def test_grid_to_the_table_killed_once(place):
     assert "| 1.5/2 |" in paragraph and paragraph.count("split:dev") == 4 and "66%" in paragraph
 
 
-def test_plan_of_a_finished_grid_and_of_a_larger_one(place, capsys, grid, monkeypatch):
+def test_plan_of_a_finished_grid_and_of_a_larger_one(place, finished, capsys, grid, monkeypatch):
     monkeypatch.chdir(place)
     assert grid.main(words(place, "--dry-run")) == 0
     said = capsys.readouterr().out
@@ -175,6 +181,16 @@ def test_a_folder_holds_models_of_one_kind(place, tmp_path, monkeypatch, capsys,
     ):
         assert grid.main(words(place, "--output", str(out), *extra)) == 2
         assert message in capsys.readouterr().err
+
+
+def test_prepared_text_must_be_what_is_asked_for(place, tmp_path, monkeypatch, capsys, grid):
+    monkeypatch.chdir(place)
+    (tmp_path / "manifest.json").write_text('{"direction": "en-de"}', encoding="utf-8")
+    assert grid.main(["translation", "de-en", "--prepared", str(tmp_path), "--config", "tiny.yaml"]) == 2
+    assert "Its direction is en-de, not de-en." in capsys.readouterr().err
+    given = ["translation", "en-de", "--prepared", str(tmp_path), "--config", "tiny.yaml", "--data", "corpus"]
+    assert grid.main(given) == 2
+    assert "--prepared and --data: give one of the two." in capsys.readouterr().err
 
 
 def test_epochs_become_steps(grid):
