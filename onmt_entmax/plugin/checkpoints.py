@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import pickle
 import pickletools
+import re
 import zipfile
+import zlib
 from pathlib import Path
 
 from onmt_entmax.errors import UserError
@@ -30,9 +33,19 @@ _SAFE_GLOBALS = {
 }
 
 
+# opcodes that name a callable: by an argument that can be read here, or by one computed while loading
+_BY_NAME, _COMPUTED = {"GLOBAL", "INST"}, {"STACK_GLOBAL", "EXT1", "EXT2", "EXT4"}
+
+
 def _is_safe(name: str) -> bool:
+    import torch
+
     module, _, attribute = name.partition(" ")
-    return name in _SAFE_GLOBALS or (module == "torch" and (attribute.endswith("Storage") or attribute.islower()))
+    if name in _SAFE_GLOBALS:
+        return True
+    # not just any function of torch: `torch.load` reads another file, `torch.save` writes one
+    is_dtype = isinstance(getattr(torch, attribute, None), torch.dtype)
+    return module == "torch" and (is_dtype or re.fullmatch(r"[A-Z][A-Za-z0-9]*Storage", attribute) is not None)
 
 
 def check_globals(path: Path) -> None:
@@ -43,12 +56,15 @@ def check_globals(path: Path) -> None:
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            name = next(entry for entry in archive.namelist() if entry.endswith("data.pkl"))
-            content = archive.read(name)
-        for opcode, argument, _ in pickletools.genops(content):
-            if opcode.name == "STACK_GLOBAL" or (opcode.name == "GLOBAL" and not _is_safe(argument)):
-                raise UserError(f"Refused to load {path}: it would run code ({argument or 'a computed name'}).")
-    except (zipfile.BadZipFile, StopIteration, EOFError, ValueError) as error:
+            # all of them: which one torch reads depends on the folder inside the archive, and names may occur twice
+            pickles = [archive.read(entry) for entry in archive.infolist() if entry.filename.endswith(".pkl")]
+        if not pickles:
+            raise zipfile.BadZipFile("no pickle")
+        for opcode, argument, _ in itertools.chain.from_iterable(map(pickletools.genops, pickles)):
+            if opcode.name in _COMPUTED or (opcode.name in _BY_NAME and not _is_safe(argument)):
+                name = argument if opcode.name in _BY_NAME else "a computed name"
+                raise UserError(f"Refused to load {path}: it would run code ({name}).")
+    except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError, zlib.error, RuntimeError) as error:
         if isinstance(error, UserError):
             raise
         raise UserError(f"Cannot load {path}: it is truncated, or not a checkpoint written by OpenNMT-py.") from error

@@ -54,6 +54,21 @@ def test_a_computed_global_is_refused(tmp_path):
         load_checkpoint(str(tmp_path / "evil.pt"))
 
 
+# os.system by the old INST opcode; torch.load, which on torch 2.2 would read a second file without any check
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [(b"(S'touch exploded'\nios\nsystem\n.", "os system"), (b"ctorch\nload\n(S'second.pt'\ntR.", "torch load")],
+)
+def test_every_way_to_name_a_function_is_refused(tmp_path, monkeypatch, content, named):
+    monkeypatch.chdir(tmp_path)
+    with zipfile.ZipFile("evil.pt", "w") as archive:
+        archive.writestr("archive/xdata.pkl", pickle.dumps({}, protocol=2))  # harmless, and found first
+        archive.writestr("archive/data.pkl", content)
+    with pytest.raises(UserError, match=rf"Refused to load evil\.pt: it would run code \({named}\)"):
+        load_checkpoint("evil.pt")
+    assert not (tmp_path / "exploded").exists()
+
+
 def test_a_foreign_file(tmp_path):
     torch.save({"weights": torch.zeros(2)}, tmp_path / "foreign.pt")
     with pytest.raises(UserError, match=r"foreign\.pt: it is not a checkpoint of OpenNMT-py \(it has no `opt`\)"):
