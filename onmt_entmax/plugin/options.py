@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 from argparse import Namespace
 
 from onmt_entmax.errors import UserError, invalid_setting
@@ -124,6 +125,10 @@ def validate_model(opt: Namespace) -> None:
         raise invalid_setting(
             "global_attention", "none", f"Without attention `global_attention_alpha` {attention} has no meaning."
         )
+    if getattr(opt, "encoder_type", "rnn") == "brnn" and getattr(opt, "enc_hid_size", 2) % 2:
+        raise invalid_setting(
+            "hidden_size", opt.enc_hid_size, "It must be even with `encoder_type: brnn`: each direction has half of it."
+        )
     if getattr(opt, "copy_attn", False) and decoder == "rnn":
         raise invalid_setting(
             "copy_attn", True, "OpenNMT-py 3.5 cannot load recurrent models with copy attention again; leave it out."
@@ -150,6 +155,40 @@ def validate_model(opt: Namespace) -> None:
         store_alpha(opt, place, alpha)
 
 
+def check_gpu(name: str, value: object) -> None:
+    """Refuse a GPU where torch sees none (stock fails inside torch, after loading the model).
+
+    Raises:
+        UserError: naming the option.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        raise invalid_setting(name, value, "torch sees no CUDA device here; leave it out to use the CPU.")
+
+
+def check_files(opt: Namespace) -> None:
+    """Check what decoding will write before it starts: folders exist, and no file is named twice.
+
+    Raises:
+        UserError: naming the options and the file.
+    """
+    named = {}
+    for name in ("src", "tgt", "output", "certificates", "attention"):
+        path = getattr(opt, name, None)
+        if not isinstance(path, str) or path in ("", "-"):
+            continue
+        if name not in ("src", "tgt") and not os.path.isdir(os.path.dirname(path) or "."):
+            raise invalid_setting(name, path, f"The folder {os.path.dirname(path)} does not exist.")
+        if os.path.isdir(path):
+            raise invalid_setting(name, path, "It is a folder; a file is needed.")
+        if os.path.exists(path) and not os.path.isfile(path):
+            continue  # a device or a pipe
+        first = named.setdefault(os.path.realpath(path), name)
+        if first != name and name != "tgt":
+            raise invalid_setting(name, path, f"`{first}` names the same file.")
+
+
 def validate_translate(opt: Namespace) -> None:
     """Check decoding options and set the defaults that certificates need (see ``docs/search.md``).
 
@@ -162,6 +201,9 @@ def validate_translate(opt: Namespace) -> None:
         raise invalid_setting("n_best", opt.n_best, f"It must be between 1 and `beam_size`, which is {opt.beam_size}.")
     if opt.max_expansions < 1:
         raise invalid_setting("max_expansions", opt.max_expansions, "It must be at least 1.")
+    check_files(opt)
+    if opt.gpu >= 0:
+        check_gpu("gpu", opt.gpu)
     if opt.certificates or opt.search == "exact":
         if is_unset(opt.length_penalty):
             opt.length_penalty = "none"
@@ -243,7 +285,10 @@ def _validating(ours):
 
     def make(stock):
         def validate(cls, opt, *args, **kwargs):
-            stock.__func__(cls, opt, *args, **kwargs)
+            try:
+                stock.__func__(cls, opt, *args, **kwargs)
+            except AssertionError as error:  # how stock refuses options
+                raise UserError(str(error) or "These options do not go together.") from error
             ours(opt)
 
         return classmethod(one_line_errors(validate))
@@ -274,6 +319,7 @@ def install() -> None:
     replace(onmt.opts, "train_opts", _train_opts)
     replace(ArgumentParser, "parse_known_args", _parse_known_args)
     replace(ArgumentParser, "_get_option_tuples", _get_option_tuples)
+    replace(ArgumentParser, "validate_prepare_opts", _validating(lambda opt: None))
     replace(ArgumentParser, "validate_model_opts", _validating(validate_model))
     replace(ArgumentParser, "validate_translate_opts", _validating(validate_translate))
     replace(onmt.train_single, "_get_model_opts", _get_model_opts)

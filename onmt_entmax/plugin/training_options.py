@@ -6,7 +6,7 @@ from argparse import Namespace
 
 from onmt_entmax.errors import UserError, invalid_setting
 from onmt_entmax.plugin.hooks import replace
-from onmt_entmax.plugin.options import _action, _add, _extended, _validating
+from onmt_entmax.plugin.options import _action, _add, _extended, _validating, check_gpu
 from onmt_entmax.training.stop import criterion_names
 
 VALID_LOSS = "valid_loss"
@@ -72,6 +72,12 @@ def validate_training(opt: Namespace) -> None:
             raise invalid_setting("valid_steps", opt.valid_steps, f"`{name}` follows the validations; give at least 1.")
     if opt.keep_best and opt.save_format == "safetensors":
         raise invalid_setting("save_format", "safetensors", "`keep_best` needs `pytorch`.")
+    if not 0 <= opt.label_smoothing <= 1:
+        raise invalid_setting("label_smoothing", opt.label_smoothing, "It must lie in [0, 1].")
+    if opt.lambda_coverage and not opt.coverage_attn:
+        raise invalid_setting("lambda_coverage", opt.lambda_coverage, "It needs `coverage_attn`.")
+    if opt.gpu_ranks:
+        check_gpu("gpu_ranks", opt.gpu_ranks)
     for name in ("learning_rate", "batch_size", "report_every"):
         value = getattr(opt, name)
         if not value > 0:

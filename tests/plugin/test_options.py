@@ -127,3 +127,35 @@ def test_decoding_contradictions(words, parts):
         translate_options(*words)
     for part in parts:
         assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-output", "{}/none/o"], "`output`: .*/none/o. The folder .*/none does not exist"),
+        (["-certificates", "{}/none/c"], "`certificates`: .*/none/c. The folder"),
+        (["-output", "{}"], "`output`: .*It is a folder"),
+        (["-certificates", "{}/c", "-attention", "{}/./c"], "`attention`: .*`certificates` names the same file"),
+        (["-src", "{}/s", "-output", "{}/s"], "`output`: .*/s. `src` names the same file"),
+        (["-gold_align", "-tgt", "t"], "-report_align should be enabled with -gold_align"),
+    ],
+)
+def test_files_are_checked_before_decoding(tmp_path, words, message):
+    with pytest.raises(UserError, match=message):
+        translate_options(*(word.replace("{}", str(tmp_path)) for word in words))
+
+
+def test_devices_may_be_named_twice():
+    opt = translate_options("-output", "/dev/null", "-certificates", "/dev/null", "-attention", "-")
+    assert opt.output == opt.certificates == "/dev/null"
+
+
+def test_a_gpu_that_is_not_there_is_refused_by_name(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(UserError, match="`gpu`: 0. torch sees no CUDA device"):
+        translate_options("-gpu", "0")
+
+
+def test_an_odd_size_cannot_be_halved():
+    with pytest.raises(UserError, match="`hidden_size`: 15. It must be even"):
+        model_options("-encoder_type", "brnn", "-hidden_size", "15")
