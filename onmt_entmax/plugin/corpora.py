@@ -81,6 +81,16 @@ def _validate_data(stock):
     return classmethod(one_line_errors(validate_data))
 
 
+def check_file(path: str, info: str) -> None:
+    """Refuse a file that options name and that is not there.
+
+    Raises:
+        UserError: naming the file and what it is for.
+    """
+    if not Path(path).is_file():
+        raise UserError(f"Cannot read {path} ({info}): there is no such file.")
+
+
 def install() -> None:
     """Replace vocabulary reading, check corpora when options are checked, and survive a bucket of blank lines."""
     import onmt.inputters.dynamic_iterator
@@ -88,6 +98,7 @@ def install() -> None:
     from onmt.utils.parse import ArgumentParser
 
     replace(onmt.inputters.inputter, "_read_vocab_file", lambda stock: one_line_errors(read_vocabulary))
+    replace(ArgumentParser, "_validate_file", lambda stock: staticmethod(one_line_errors(check_file)))
     replace(ArgumentParser, "_validate_data", _validate_data)
     # stock returns None for a bucket in which every line is blank, and its caller then iterates over it
     replace(onmt.inputters.dynamic_iterator, "process", lambda stock: lambda *a, **k: stock(*a, **k) or [])

@@ -56,3 +56,9 @@ def test_training_on_unequal_sides_is_refused(corpus, tmp_path):
     data = corpus.data().replace(f"{corpus.folder}/train.tgt", short)
     with pytest.raises(UserError, match="has 60 lines, but .* has 1"):
         corpus.train("never", "-data", data)
+
+
+@pytest.mark.parametrize("option", ["src_vocab", "tgt_vocab"])
+def test_a_missing_file_is_named(corpus, tmp_path, option):
+    with pytest.raises(UserError, match=rf"Cannot read .*/none \({option.replace('_', ' ')}\): there is no such file"):
+        corpus.train("never", f"-{option}", str(tmp_path / "none"))
