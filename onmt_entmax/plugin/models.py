@@ -63,17 +63,45 @@ def _build_base_model(stock):
     return build_base_model
 
 
+def _load_state_dict(stock):
+    def load_state_dict(self, checkpoint, *args, **kwargs):
+        # a parameter that a module holds under two names (weight-normed convolutions) is saved under both, but stock
+        # reads the first only and then refuses the second
+        for prefix, module in self.named_modules():
+            seen = {}
+            for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+                if seen.setdefault(id(parameter), name) != name:
+                    checkpoint["model"].pop(f"{prefix}.{name}", None)
+        return stock(self, checkpoint, *args, **kwargs)
+
+    return load_state_dict
+
+
+def _get_var_maybe_avg(stock):
+    def get_var_maybe_avg(namespace, var_name, training, polyak_decay):
+        # stock moves a weight-normed convolution's averages in evaluation too: no two decodings would be alike
+        if not training:
+            return getattr(namespace, f"{var_name}_avg")
+        return stock(namespace, var_name, training, polyak_decay)
+
+    return get_var_maybe_avg
+
+
 def install() -> None:
     """Replace the recurrent encoder and decoders and extend the model builder."""
     import onmt.decoders.ensemble
     import onmt.encoders
     import onmt.model_builder
+    import onmt.models.model
+    import onmt.modules.weight_norm
 
     from onmt_entmax.model.decoder import InputFeedDecoder, StandardDecoder
     from onmt_entmax.model.encoder import Encoder
 
     replace(onmt.model_builder, "build_base_model", _build_base_model)
     replace(onmt.decoders.ensemble, "load_test_model", _load_ensemble)
+    replace(onmt.modules.weight_norm, "get_var_maybe_avg", _get_var_maybe_avg)
+    replace(onmt.models.model.BaseModel, "load_state_dict", _load_state_dict)
     for name in ("rnn", "brnn"):
         if name not in onmt.encoders.str2enc:
             raise AttributeError(f"onmt.encoders.str2enc has no {name}")

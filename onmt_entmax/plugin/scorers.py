@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from onmt.decoders import CNNDecoder
 from torch import Tensor
 
 from onmt_entmax.entmax import log_entmax
@@ -87,11 +88,9 @@ class GenericScorer(ModelScorer):
         )
         self.steps += 1
         attention = attention.get("std")
-        return StepOutput(
-            self.log_probs(hidden[:, -1]),
-            (torch.arange(tokens.size(0), device=self.device),),
-            None if attention is None else attention[:, -1],
-        )
+        if attention is not None:  # (rows, 1, src_len), but (1, rows, src_len) from later steps of a CNN decoder
+            attention = attention.reshape(tokens.size(0), -1, self.src.size(1))[:, -1]
+        return StepOutput(self.log_probs(hidden[:, -1]), (torch.arange(tokens.size(0), device=self.device),), attention)
 
 
 class PrefixScorer(ModelScorer):
@@ -119,6 +118,8 @@ class PrefixScorer(ModelScorer):
             return None
         if isinstance(self.final_states, tuple):
             return tuple(state[:, sentences] for state in self.final_states)
+        if isinstance(self.decoder, CNNDecoder):  # (batch, hidden, src_len), others (layers, batch, hidden)
+            return self.final_states[sentences]
         return self.final_states[:, sentences]
 
 

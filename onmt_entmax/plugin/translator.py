@@ -6,6 +6,7 @@ import torch
 from onmt.translate.translator import Translator as StockTranslator
 from torch import Tensor
 
+from onmt_entmax.errors import invalid_setting
 from onmt_entmax.plugin.models import generator_alpha
 from onmt_entmax.plugin.output import Outputs
 from onmt_entmax.plugin.scorers import build_scorer, combine
@@ -154,16 +155,29 @@ class SparseTranslator(StockTranslator):
                 [torch.zeros(len(row), width) if h.attention is None else h.attention for h, row in rows]
             )
         if self.report_align:
-            report["alignment"] = self._align_forward(batch, report["predictions"], report["attention"])
+            aligned = self._align_forward(batch, report["predictions"], report["attention"])
+            # a given target has one alignment, which goes beside each of the n-best
+            report["alignment"] = [rows * self.n_best if len(rows) < self.n_best else rows for rows in aligned]
         return report
 
     def _align_forward(self, batch, predictions, attention=None):
         """Alignment matrices ``(tokens, src_len)`` per sentence and hypothesis.
 
-        Transformers have a supervised head for it (stock); recurrent decoders are aligned by their attention.
+        Transformers have a supervised head for it (stock); recurrent decoders are aligned by their attention. With
+        ``gold_align`` the given target is aligned instead: one matrix per sentence.
         """
-        if hasattr(self.model.decoder, "transformer_layers"):
+        layers = getattr(self.model.decoder, "transformer_layers", None)
+        if layers is not None:
+            wanted = self.model.decoder.alignment_layer
+            if not -len(layers) <= wanted < len(layers):  # the default -3 does not exist in small models
+                raise invalid_setting(
+                    "report_align",
+                    True,
+                    f"The model was trained with `alignment_layer` {wanted}, but its decoder has {len(layers)} layers.",
+                )
             return super()._align_forward(batch, predictions)
+        if self.gold_align and "tgt" in batch:
+            predictions, attention = self._gold_attention(batch)
         lengths = batch["srclen"].tolist()
         aligned = []
         for length, hypotheses, matrices in zip(lengths, predictions, attention):
@@ -171,6 +185,25 @@ class SparseTranslator(StockTranslator):
             rows = [matrix[: int((tokens != self._tgt_eos_idx).sum()), :length] for tokens, matrix in pairs]
             aligned.append([row if row.size(0) > 0 else None for row in rows])
         return aligned
+
+    def _gold_attention(self, batch) -> tuple[list, list]:
+        """Per sentence the one gold target's tokens and its attention ``(tgt_len, src_len)``, ensembles averaged."""
+        target = batch["tgt"]  # (batch, tgt_len, 1)
+        per_model = []
+        for model in self.members:
+            scorer = build_scorer([model], batch["src"], batch["srclen"], False)
+            model.decoder.init_state(batch["src"], scorer.memory, scorer.final_states)
+            _, attention = model.decoder(target[:, :-1], scorer.memory, src_len=scorer.src_len, return_attn=True)
+            if attention.get("std") is None:
+                raise invalid_setting("gold_align", True, "A model without attention cannot align.")
+            per_model.append(attention["std"])
+        mean = torch.stack(per_model).mean(0)
+        gold = target[:, 1:, 0]
+        lengths = ((gold != self._tgt_pad_idx).sum(1)).tolist()
+        return (
+            [[row[:length]] for row, length in zip(gold, lengths)],
+            [[matrix[:length]] for matrix, length in zip(mean, lengths)],
+        )
 
     def _gold_scores(self, batch) -> Tensor | None:
         """Log-probability ``(batch,)`` of the given targets, minus infinity where impossible; None without targets."""

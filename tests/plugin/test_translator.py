@@ -186,3 +186,38 @@ def test_python_api_returns_certificates_beside_predictions(entmax_model, tmp_pa
 def test_n_best_above_the_beam_names_both(corpus, entmax_model):
     with pytest.raises(UserError, match="`n_best`: 5.*`beam_size`, which is 3"):
         corpus.translate(entmax_model, LINES, "-n_best", "5", "-beam_size", "3")
+
+
+@pytest.fixture(scope="module")
+def cnn_model(corpus):
+    cnn = ("-encoder_type", "cnn", "-decoder_type", "cnn", "-hidden_size", "16", "-word_vec_size", "16")
+    return corpus.train("cnn", *cnn, "-generator_function", "entmax15")
+
+
+def test_convolutional_models_decode_by_beam_and_exactly(corpus, cnn_model):
+    options = ("-n_best", "3", "-max_length", "3", "-replace_unk")
+    _, beam = certificates(corpus, cnn_model, LINES[:2], "-beam_size", "20", "-batch_size", "1", *options)
+    _, exact = certificates(corpus, cnn_model, LINES[:2], "-search", "exact", "-batch_size", "1", *options)
+    for found, best in zip(beam, exact):
+        pairs = list(zip(found["hypotheses"], best["hypotheses"]))
+        assert pairs and all(h["tokens"] == g["tokens"] for h, g in pairs)
+        assert all(h["log_prob"] == pytest.approx(g["log_prob"], abs=1e-5) for h, g in pairs)
+
+
+@pytest.mark.parametrize("models", [["entmax_model"], ["cnn_model"], ["entmax_model", "softmax_model"]])
+def test_gold_targets_are_aligned_beside_each_of_the_n_best(corpus, request, models):
+    target = corpus.folder / "gold.tgt"
+    target.write_text("c b a\ne d\n", encoding="utf-8")
+    paths = [request.getfixturevalue(name) for name in models]
+    options = ("-tgt", str(target), "-report_align", "-gold_align", "-align_debug", "-n_best", "2")
+    alignments = [line.split(" ||| ")[1].split() for line in corpus.translate(paths, LINES[:2], *options)]
+    aligned = ["".join(sorted(pair.split("-")[1] for pair in row)) for row in alignments]
+    assert aligned == ["012", "012", "01", "01"]  # every gold token, once per line
+
+
+def test_alignment_of_a_transformer_without_its_alignment_layer_is_refused(corpus):
+    transformer = ("-encoder_type", "transformer", "-decoder_type", "transformer", "-heads", "2")
+    sizes = ("-hidden_size", "16", "-word_vec_size", "16", "-transformer_ff", "16")
+    model = corpus.train("transformer", *transformer, *sizes, "-generator_function", "entmax15")
+    with pytest.raises(UserError, match="`report_align`: True. .*`alignment_layer` -3, but its decoder has 1 layers"):
+        corpus.translate(model, LINES, "-report_align")
