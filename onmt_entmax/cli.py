@@ -10,7 +10,7 @@ import argparse
 import importlib
 import os
 import sys
-from typing import Sequence
+from collections.abc import Sequence
 
 from onmt_entmax.errors import UserError
 from onmt_entmax.version import __version__
@@ -26,7 +26,7 @@ SUBCOMMANDS = {
     "overview": ("onmt_entmax.report.overview", "one row per run: accuracy, sparsity, certificate rates"),
     "evaluate": ("onmt_entmax.tasks.evaluate", "score predictions: inflection, translation"),
     "table": ("onmt_entmax.report.table", "the paper's tables from result files, the paper's numbers beside ours"),
-    "figure": ("onmt_entmax.report.figure", "the paper's figures and others: beam, forced, attention, training-speed, ..."),
+    "figure": ("onmt_entmax.report.figure", "the paper's figures and others: beam, forced, attention, ..."),
     "report": ("onmt_entmax.report.page", "one self-contained HTML page of a run"),
     "uncertain": ("onmt_entmax.report.uncertain", "the inputs of which a model was least certain"),
 }

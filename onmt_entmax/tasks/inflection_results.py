@@ -118,7 +118,7 @@ def read_certificates(path: Path, golds: Sequence[Gold]) -> dict[str, list[dict]
 
 
 def rates_of(certificate: dict) -> dict[str, bool]:
-    """What one certificate counts for; ``single``: the whole distribution is one string. Void ones count for nothing."""
+    """What one certificate counts for; ``single``: the whole distribution is one string. Void ones count for none."""
     complete = certificate["complete"] is True
     single = complete and certificate["found"] == 1
     optimal, mass_is_one = certificate["optimal"] is True, certificate["mass_is_one"] is True

@@ -169,8 +169,8 @@ def test_json_line():
         '{"line": 7, "hypotheses": [{"tokens": ["é"], "log_prob": -0.6931471805599453, "prob": 0.5, "finished": true}, '
         '{"tokens": [], "log_prob": -1.3862943611198906, "prob": 0.25, "finished": true}], '
         '"complete": false, "optimal": true, "certified_n": 2, "margin": 0.6931471805599453, "mass_found": 0.75, '
-        '"mass_dropped": 0.25, "best_dropped_log_prob": -1.3862943611198906, "mass_is_one": false, "found": 2, "expansions": 3, '
-        '"dtype": "float32", "reason": null}'
+        '"mass_dropped": 0.25, "best_dropped_log_prob": -1.3862943611198906, "mass_is_one": false, "found": 2, '
+        '"expansions": 3, "dtype": "float32", "reason": null}'
     )
 
 
