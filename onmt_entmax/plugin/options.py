@@ -182,8 +182,10 @@ def check_files(opt: Namespace) -> None:
             raise invalid_setting(name, path, f"The folder {os.path.dirname(path)} does not exist.")
         if os.path.isdir(path):
             raise invalid_setting(name, path, "It is a folder; a file is needed.")
-        if os.path.exists(path) and not os.path.isfile(path):
-            continue  # a device or a pipe
+        if os.path.exists(path) and not os.path.isfile(path):  # a device or a pipe
+            if name in ("src", "tgt") and path != os.devnull:
+                raise invalid_setting(name, path, "It is read twice, so it must be a file, not a pipe.")
+            continue
         first = named.setdefault(os.path.realpath(path), name)
         if first != name and name != "tgt":
             raise invalid_setting(name, path, f"`{first}` names the same file.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import onmt.opts
 import pytest
 from onmt.utils.parse import ArgumentParser
@@ -148,6 +150,13 @@ def test_files_are_checked_before_decoding(tmp_path, words, message):
 def test_devices_may_be_named_twice():
     opt = translate_options("-output", "/dev/null", "-certificates", "/dev/null", "-attention", "-")
     assert opt.output == opt.certificates == "/dev/null"
+
+
+@pytest.mark.parametrize("name", ["src", "tgt"])
+def test_a_pipe_cannot_be_read_twice(tmp_path, name):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match=f"`{name}`: .*pipe. It is read twice"):
+        translate_options(f"-{name}", str(tmp_path / "pipe"))
 
 
 def test_a_gpu_that_is_not_there_is_refused_by_name(monkeypatch):
