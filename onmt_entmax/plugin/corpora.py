@@ -91,13 +91,25 @@ def check_file(path: str, info: str) -> None:
         raise UserError(f"Cannot read {path} ({info}): there is no such file.")
 
 
+def _parse_features(stock):
+    def parse_features(line, *args, **kwargs):
+        try:
+            return stock(line, *args, **kwargs)
+        except AssertionError as error:  # U+FFE8 in the text: stock takes what follows it for a feature
+            raise UserError(f"Invalid line {line.strip()[:60]!r}: {error}") from error
+
+    return parse_features
+
+
 def install() -> None:
     """Replace vocabulary reading, check corpora when options are checked, and survive a bucket of blank lines."""
     import onmt.inputters.dynamic_iterator
     import onmt.inputters.inputter
+    import onmt.inputters.text_corpus
     from onmt.utils.parse import ArgumentParser
 
     replace(onmt.inputters.inputter, "_read_vocab_file", lambda stock: one_line_errors(read_vocabulary))
+    replace(onmt.inputters.text_corpus, "parse_features", _parse_features)
     replace(ArgumentParser, "_validate_file", lambda stock: staticmethod(one_line_errors(check_file)))
     replace(ArgumentParser, "_validate_data", _validate_data)
     # stock returns None for a bucket in which every line is blank, and its caller then iterates over it

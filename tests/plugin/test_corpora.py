@@ -62,3 +62,8 @@ def test_training_on_unequal_sides_is_refused(corpus, tmp_path):
 def test_a_missing_file_is_named(corpus, tmp_path, option):
     with pytest.raises(UserError, match=rf"Cannot read .*/none \({option.replace('_', ' ')}\): there is no such file"):
         corpus.train("never", f"-{option}", str(tmp_path / "none"))
+
+
+def test_a_feature_separator_in_the_text_names_the_line(corpus, entmax_model):
+    with pytest.raises(UserError, match="Invalid line 'a b\uffe8c': .*features"):
+        corpus.translate(entmax_model, ["a", "a b\uffe8c"])
