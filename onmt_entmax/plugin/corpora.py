@@ -91,6 +91,28 @@ def check_file(path: str, info: str) -> None:
         raise UserError(f"Cannot read {path} ({info}): there is no such file.")
 
 
+class _Line(str):
+    """A line of text whose ``strip`` leaves tokens such as U+00A0 and U+2028 at its ends alone."""
+
+    def strip(self, characters: str | None = None) -> str:
+        """Strip what stock's corpora have around a line; see ``str.strip``."""
+        return super().strip(" \t\r\n" if characters is None else characters)
+
+
+def _process(stock):
+    def process_stream(self, stream):
+        return stock(self, map(_guard, stream))
+
+    return process_stream
+
+
+def _guard(example: dict) -> dict:
+    for side in ("src", "tgt", "src_original", "tgt_original"):
+        if isinstance(example.get(side), str):
+            example[side] = _Line(example[side])
+    return example
+
+
 def _parse_features(stock):
     def parse_features(line, *args, **kwargs):
         try:
@@ -112,5 +134,6 @@ def install() -> None:
     replace(onmt.inputters.text_corpus, "parse_features", _parse_features)
     replace(ArgumentParser, "_validate_file", lambda stock: staticmethod(one_line_errors(check_file)))
     replace(ArgumentParser, "_validate_data", _validate_data)
+    replace(onmt.inputters.text_corpus.ParallelCorpusIterator, "_process", _process)
     # stock returns None for a bucket in which every line is blank, and its caller then iterates over it
     replace(onmt.inputters.dynamic_iterator, "process", lambda stock: lambda *a, **k: stock(*a, **k) or [])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from onmt_entmax.errors import UserError
@@ -67,3 +69,11 @@ def test_a_missing_file_is_named(corpus, tmp_path, option):
 def test_a_feature_separator_in_the_text_names_the_line(corpus, entmax_model):
     with pytest.raises(UserError, match="Invalid line 'a b\uffe8c': .*features"):
         corpus.translate(entmax_model, ["a", "a b\uffe8c"])
+
+
+def test_unicode_blanks_at_the_ends_of_a_line_are_tokens(corpus, entmax_model):
+    path = corpus.folder / "attention.jsonl"
+    lines = ["\u2028 a \u00a0", "\u00a0", "a\r", " \t"]
+    corpus.translate(entmax_model, lines, "-attention", str(path))
+    sources = [json.loads(line)["source"] for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+    assert sources == [["<unk>", "a", "<unk>"], ["<unk>"], ["a"], []]
