@@ -32,7 +32,7 @@ def running_command() -> str | None:
 
 
 def one_line_errors(function: Callable) -> Callable:
-    """Let a stock command end with one line and exit status 2 on a :class:`UserError`; programs get the exception."""
+    """Let a stock command end with one line on a :class:`UserError` (status 2) or Ctrl-C (130); programs get both."""
 
     @functools.wraps(function)
     def wrapped(*args, **kwargs):
@@ -44,5 +44,11 @@ def one_line_errors(function: Callable) -> Callable:
                 raise
             print(f"{command}: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
             raise SystemExit(2) from error
+        except KeyboardInterrupt:
+            command = running_command()
+            if command is None:
+                raise
+            print(f"{command}: interrupted", file=sys.stderr, flush=True)
+            raise SystemExit(130) from None
 
     return wrapped

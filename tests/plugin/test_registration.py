@@ -92,3 +92,18 @@ def test_starting_python_imports_neither_torch_nor_onmt():
     done = call("python", "-c", "import sys; print('onmt' in sys.modules, 'torch' in sys.modules)")
     assert done.stdout.split() == ["False", "False"]
     assert sys.modules  # this process, in contrast, has both
+
+
+def test_interrupting_a_command_takes_one_line(monkeypatch, capsys):
+    from onmt_entmax.plugin import hooks
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        hooks.one_line_errors(interrupted)()
+    monkeypatch.setattr(sys, "argv", ["/somewhere/onmt_train"])
+    with pytest.raises(SystemExit) as stopped:
+        hooks.one_line_errors(interrupted)()
+    assert stopped.value.code == 130
+    assert capsys.readouterr().err == "onmt_train: interrupted\n"
