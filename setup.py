@@ -11,7 +11,7 @@ VERSION = runpy.run_path(os.path.join(HERE, "onmt_entmax", "version.py"))["__ver
 PTH_NAME = "onmt_entmax.pth"
 # One line that starts with "import"; after an uninstall that left it behind, Python must still start in silence.
 PTH_LINE = (
-    'import sys; exec("try:\\n import onmt_entmax.plugin.autoload\\n'
+    'import sys; exec("try:\\n import onmt_entmax.autoload\\n'
     "except ModuleNotFoundError as error:\\n if error.name != 'onmt_entmax': raise\")\n"
 )
 

@@ -1,7 +1,7 @@
 """Sparse sequence-to-sequence models for OpenNMT-py: alpha-entmax in attention and output layer.
 
 Importing this package imports neither torch nor OpenNMT-py (it happens at every start of Python, see
-``onmt_entmax/plugin/autoload.py``). Installing it makes ``import onmt`` call :func:`register`.
+``onmt_entmax/autoload.py``). Installing it makes ``import onmt`` call :func:`register`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,13 @@ def register() -> None:
     Raises:
         RuntimeError: the installed OpenNMT-py is not 3.5.x, or a place to hook into has moved.
     """
+    from onmt_entmax import autoload
+
+    autoload.install()
+    try:
+        import onmt  # noqa: F401 - registers by itself
+    except ImportError as error:
+        raise RuntimeError(f"OpenNMT-py cannot be imported ({error}): pip install OpenNMT-py==3.5.1") from error
     from onmt_entmax.plugin.registration import register as register_plugin
 
-    register_plugin()
+    register_plugin()  # where somebody had imported it before us

@@ -17,7 +17,7 @@ from onmt_entmax.version import __version__
 
 # subcommand -> (module, what it does)
 SUBCOMMANDS = {
-    "doctor": ("onmt_entmax.plugin.doctor", "say what is installed and whether OpenNMT-py knows the plugin"),
+    "doctor": ("onmt_entmax.doctor", "say what is installed and whether OpenNMT-py knows the plugin"),
     "force": ("onmt_entmax.plugin.force", "probability of given targets with the alternatives at each step"),
     "trace": ("onmt_entmax.plugin.trace", "the whole beam search of an input as a tree"),
     "sparsity": ("onmt_entmax.plugin.sparsity", "mean attended source words and mean target types (Table 3)"),

@@ -29,20 +29,13 @@ def register() -> None:
     """Register once; later calls return at once.
 
     Raises:
-        RuntimeError: OpenNMT-py is missing, is not 3.5.x, or a place to hook into has moved.
+        RuntimeError: OpenNMT-py is not 3.5.x, or a place to hook into has moved.
     """
     global _registered
     if _registered:
         return
-    from onmt_entmax.plugin import autoload
+    import onmt
 
-    autoload.install()  # for the filters it sets, and for child processes' sake where no .pth is read
-    try:
-        import onmt
-    except ImportError as error:
-        raise RuntimeError(f"OpenNMT-py cannot be imported ({error}): {REMEDY}") from error
-    if _registered:  # `import onmt` was the first one, and registered by itself
-        return
     check_version(onmt.__version__)
     # inside a partly registered program every `import onmt` would try again and wrap twice
     _registered = True

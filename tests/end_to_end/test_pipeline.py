@@ -32,7 +32,8 @@ def train(folder: Path, name: str, *extra: str) -> tuple[int, str]:
     text = (folder / "data/data.yaml").read_text(encoding="utf-8")
     config.write_text(text + (ROOT / "configs/quickstart.yaml").read_text(encoding="utf-8"), encoding="utf-8")
     words = ["-config", config, "-save_model", folder / name, "-hidden_size", 24, "-word_vec_size", 16]
-    words += ["-train_steps", 10, "-valid_steps", 5, "-save_checkpoint_steps", 5, "-report_every", 5, *extra]
+    words += ["-train_steps", 10, "-valid_steps", 5, "-report_every", 5, "-save_checkpoint_steps", 5]
+    words += ["-keep_checkpoint", 9, *extra]
     done = call("onmt_train", *words)
     return done.returncode, "" if done.returncode == 0 else done.stderr
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKI
 # runs onmt_train; KILL names a file, and the process kills itself when it has written so many bytes of it
 LAUNCH = """
 import os, runpy, signal, sys
-import onmt_entmax.plugin.autoload
+import onmt_entmax.autoload
 name, _, count = os.environ.get("KILL", "").partition(":")
 if name:
     from onmt_entmax.training import whole_files

@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the report. Returns 0 when all is well, 1 when something is missing."""
     versions = {package: _version(package) for package in PACKAGES}
     working, hook = hook_status()
-    rows = [("onmt_entmax", f"{__version__} in {os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}")]
+    rows = [("onmt_entmax", f"{__version__} in {os.path.dirname(os.path.abspath(__file__))}")]
     rows += [("Python", f"{platform.python_version()} in {sys.prefix}")]
     rows += list(versions.items())
     rows += [("stack", _stack(versions["torch"])), ("hook", hook)]
