@@ -1,7 +1,7 @@
 """The only folder that touches OpenNMT-py's internals.
 
-Whatever of it is imported first (a child process may begin with any module, to unpickle what it was sent), the plugin is
-registered first: a module that is only partly imported could not be.
+Whatever of it is imported first (a child process may begin with any module, to unpickle what it was sent), it is
+registered before that: a module that is only partly imported could not be.
 """
 
 from onmt_entmax import autoload
