@@ -21,7 +21,8 @@ unpack training-parallel-ep-v8.tgz europarl \
   training-parallel-ep-v8/europarl-v8.ro-en.ro training-parallel-ep-v8/europarl-v8.ro-en.en
 # the corpus was called SETIMES2 before
 stem=SETIMES
-python3 -m zipfile -l "$OUTPUT/archives/en-ro.txt.zip" | grep -q '^SETIMES2\.en-ro\.' && stem=SETIMES2
+listing=$(python3 -m zipfile -l "$OUTPUT/archives/en-ro.txt.zip")
+case "$listing" in *SETIMES2.en-ro.*) stem=SETIMES2 ;; esac
 unpack en-ro.txt.zip setimes "$stem.en-ro.en" "$stem.en-ro.ro"
 unpack dev.tgz dev dev/newsdev2016-roen-src.ro.sgm dev/newsdev2016-roen-ref.en.sgm
 unpack test.tgz test test/newstest2016-roen-src.ro.sgm test/newstest2016-roen-ref.en.sgm
