@@ -45,6 +45,13 @@ def test_the_switch_leaves_stock_alone():
 
 
 @needs_installation
+@pytest.mark.parametrize("module", ["training_data", "losses", "scorers", "alphas"])
+def test_a_process_may_begin_with_any_module_of_ours(module):
+    done = call("python", "-c", f"import onmt_entmax.plugin.{module}; {SHOW}")
+    assert (done.stdout.strip(), done.stderr) == ("SparseTranslator", "")
+
+
+@needs_installation
 def test_spawned_children_are_registered(tmp_path):
     script = tmp_path / "spawn.py"
     script.write_text(
