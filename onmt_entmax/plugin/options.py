@@ -87,6 +87,12 @@ def _add_decoding_options(parser) -> None:
     )
     _add(
         group,
+        "whole_support",
+        action="store_true",
+        help="With -search exact: list every output of non-zero probability in the certificates, not n_best of them.",
+    )
+    _add(
+        group,
         "max_expansions",
         type=int,
         default=10000,
@@ -211,6 +217,10 @@ def validate_translate(opt: Namespace) -> None:
             opt.length_penalty = "none"
         if is_unset(opt.max_length_ratio):
             opt.max_length_ratio = 0.0
+    if opt.whole_support and (opt.search != "exact" or not opt.certificates):
+        raise invalid_setting(
+            "whole_support", True, "It needs `search: exact` and `certificates`, which list the outputs."
+        )
     if opt.search == "exact":
         voided = {
             "length_penalty": (opt.length_penalty, "none"),

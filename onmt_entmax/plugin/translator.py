@@ -27,6 +27,7 @@ class SparseTranslator(StockTranslator):
 
     search = "beam"
     max_expansions = 10000
+    whole_support = False
     certificates_file = ""
     attention_file = ""
     average_probabilities = False
@@ -37,6 +38,7 @@ class SparseTranslator(StockTranslator):
         translator = super().from_opt(model, vocabs, opt, model_opt, **kwargs)
         translator.search = getattr(opt, "search", "beam")
         translator.max_expansions = getattr(opt, "max_expansions", cls.max_expansions)
+        translator.whole_support = getattr(opt, "whole_support", False)
         translator.certificates_file = getattr(opt, "certificates", "") or ""
         translator.attention_file = getattr(opt, "attention", "") or ""
         sparse = any(generator_alpha(member) != 1 for member in translator.members)
@@ -92,7 +94,7 @@ class SparseTranslator(StockTranslator):
         if self.search == "exact":
             from onmt_entmax.search.exact import exact_search
 
-            return exact_search(scorer, settings, max_expansions=self.max_expansions)
+            return exact_search(scorer, settings, self.max_expansions, self.whole_support)
         return beam_search(scorer, settings)
 
     def search_settings(self, batch, attn_debug: bool) -> SearchSettings:

@@ -114,6 +114,17 @@ def test_exact_search_is_never_worse_than_beam(corpus, softmax_model):
     assert all(record["optimal"] for record in exact)
 
 
+def test_whole_support_lists_every_output(corpus, entmax_model):
+    _, records = certificates(corpus, entmax_model, corpus.sources[:20], "-search", "exact", "-whole_support")
+    complete = [record for record in records if record["complete"]]
+    assert complete, "no support was exhausted: the test is idle"
+    for record in complete:
+        assert len(record["hypotheses"]) == record["found"]
+        assert sum(h["prob"] for h in record["hypotheses"]) == pytest.approx(1.0, abs=1e-4)
+    with pytest.raises(UserError, match="`whole_support`: True"):
+        corpus.translate(entmax_model, LINES, "-whole_support")
+
+
 def test_sampling_draws_from_the_support(corpus, entmax_model):
     output = corpus.translate(entmax_model, LINES, "-random_sampling_topk", "-1", "-seed", "1")
     assert len(output) == len(LINES)
