@@ -7,11 +7,13 @@ import itertools
 import pickle
 import pickletools
 import re
+import sys
 import zipfile
 import zlib
 from pathlib import Path
 
 from onmt_entmax.errors import UserError
+from onmt_entmax.plugin.alphas import alpha_of
 from onmt_entmax.plugin.hooks import one_line_errors, replace
 
 # what a checkpoint of OpenNMT-py refers to by name; anything else could run code while it is loaded
@@ -107,6 +109,29 @@ def _load_checkpoint(stock):
     return one_line_errors(load_checkpoint)
 
 
+def _check_export(stock):
+    def check_opt(opt, *args, **kwargs):
+        alpha = alpha_of(opt, "generator")
+        if alpha != 1:
+            raise UserError(
+                f"CTranslate2 decodes with softmax, but this model was trained with `generator_alpha` {alpha}."
+            )
+        return stock(opt, *args, **kwargs)
+
+    return check_opt
+
+
+def refuse_exports() -> None:
+    """Let ``onmt_release_model --format ctranslate2`` refuse sparse models, where OpenNMT-py has loaded CTranslate2."""
+    if "ctranslate2" not in sys.modules:
+        return
+    try:
+        import ctranslate2.converters.opennmt_py as converter
+    except ImportError:  # without its converters it cannot export anything
+        return
+    replace(converter, "check_opt", _check_export)
+
+
 def install() -> None:
     """Replace ``load_checkpoint`` wherever it is bound, and let the modern stack read option namespaces."""
     import onmt.model_builder
@@ -119,3 +144,4 @@ def install() -> None:
         torch.serialization.add_safe_globals([argparse.Namespace])
     for module in (onmt.models.model_saver, onmt.model_builder, onmt.train_single):
         replace(module, "load_checkpoint", _load_checkpoint)
+    refuse_exports()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import zipfile
+from argparse import Namespace
 
 import pytest
 import torch
@@ -73,3 +74,9 @@ def test_a_foreign_file(tmp_path):
     torch.save({"weights": torch.zeros(2)}, tmp_path / "foreign.pt")
     with pytest.raises(UserError, match=r"foreign\.pt: it is not a checkpoint of OpenNMT-py \(it has no `opt`\)"):
         load_checkpoint(str(tmp_path / "foreign.pt"))
+
+
+def test_ctranslate2_refuses_sparse_models():
+    converter = pytest.importorskip("ctranslate2.converters.opennmt_py")
+    with pytest.raises(UserError, match=r"CTranslate2 decodes with softmax.*`generator_alpha` 1\.5"):
+        converter.check_opt(Namespace(generator_function="entmax15"), 1)
