@@ -62,17 +62,10 @@ def run(args: argparse.Namespace) -> int:
 
     def completed(batch: inference.Batch) -> list[str]:
         from onmt_entmax.search.certificates import to_json
-        from onmt_entmax.search.settings import SearchSettings
 
         prefix = models.target_ids([token for token in args.complete.split(" ") if token])
-        settings = SearchSettings(
-            start=models.start,
-            eos=models.eos,
-            beam_size=args.beam_size,
-            n_best=args.beam_size,
-            max_length=args.max_length,
-            certificates=True,
-            source_lengths=[len(source) for source in batch.sources],
+        settings = models.search_settings(
+            args.beam_size, args.max_length, source_lengths=[len(source) for source in batch.sources]
         )
         found = complete_prefix(batch.scorer, [prefix] * len(batch.lines), settings)
         records = []

@@ -18,6 +18,7 @@ from onmt_entmax.errors import UserError
 from onmt_entmax.plugin.models import check_vocabularies, generator_alpha
 from onmt_entmax.plugin.scorers import build_scorer
 from onmt_entmax.search.scorer import Scorer
+from onmt_entmax.search.settings import SearchSettings
 from onmt_entmax.tasks.files import read_lines
 
 
@@ -75,6 +76,18 @@ class Models:
     def target_ids(self, tokens: Sequence[str]) -> list[int]:
         """Indices of target tokens; unknown ones become ``<unk>``."""
         return self.vocabs["tgt"](list(tokens)) if tokens else []
+
+    def search_settings(self, beam_size: int, max_length: int, **more) -> SearchSettings:
+        """Settings of a beam search that lists the whole beam, with certificates."""
+        return SearchSettings(
+            start=self.start,
+            eos=self.eos,
+            beam_size=beam_size,
+            n_best=beam_size,
+            max_length=max_length,
+            certificates=True,
+            **more,
+        )
 
     def batches(self, sources: Sequence[Sequence[str]], batch_size: int) -> Iterator[Batch]:
         """Encode the non-empty sources, batch by batch, in order."""

@@ -31,22 +31,12 @@ def run(args: argparse.Namespace) -> int:
     from onmt_entmax.plugin import inference
     from onmt_entmax.search.beam import beam_search
     from onmt_entmax.search.certificates import to_json
-    from onmt_entmax.search.settings import SearchSettings
 
     sources = inference.required_lines(args, "src")
     models = inference.Models(args.model, args.gpu)
 
     def traced(batch: inference.Batch) -> list[str]:
-        settings = SearchSettings(
-            start=models.start,
-            eos=models.eos,
-            beam_size=args.beam_size,
-            n_best=args.beam_size,
-            max_length=args.max_length,
-            certificates=True,
-            return_attention=True,
-            return_tree=True,
-        )
+        settings = models.search_settings(args.beam_size, args.max_length, return_attention=True, return_tree=True)
         records = []
         for result, line, source in zip(beam_search(batch.scorer, settings), batch.lines, batch.sources):
             record = json.loads(to_json(result, line + 1, models.token))
