@@ -32,8 +32,11 @@ def count_lines(path: str) -> int:
     return count
 
 
-def check_parallel(source: str, target: str | None, name: str) -> None:
+def check_parallel(source: str, target: str | None, name: str) -> int:
     """Check that both sides of a corpus are UTF-8 and have equally many lines (stock drops the surplus in silence).
+
+    Returns:
+        The number of lines.
 
     Raises:
         UserError: naming the files and both counts.
@@ -43,6 +46,7 @@ def check_parallel(source: str, target: str | None, name: str) -> None:
         target_lines = count_lines(target)
         if target_lines != lines:
             raise UserError(f"{name}: {source} has {lines} lines, but {target} has {target_lines}.")
+    return lines
 
 
 def read_vocabulary(path: str, min_count: int) -> list[str]:

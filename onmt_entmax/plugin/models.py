@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from onmt_entmax.errors import UserError
 from onmt_entmax.plugin.alphas import alpha_of
 from onmt_entmax.plugin.hooks import replace
@@ -12,13 +14,23 @@ def generator_alpha(model) -> float:
     return getattr(model.generator, "alpha", 1.0)
 
 
-def attention_alpha(model) -> str:
-    """The alpha of a model's attention, for signatures; a learned one as its present value, ``none`` without one."""
+def attention_alpha(model) -> tuple[float | None, bool]:
+    """Alpha of the decoder's attention and whether it is learned; (None, False) without attention of our kind."""
     attention = getattr(model.decoder, "attn", None)
-    if attention is None:
-        return "1" if getattr(model.decoder, "attentional", False) else "none"
     learned = getattr(attention, "learned_alpha", None)
-    return f"{getattr(attention, 'alpha', 1.0):g}" if learned is None else f"learned:{float(learned()):.3f}"
+    if learned is not None:
+        with torch.no_grad():
+            return float(learned().float().mean()), True
+    alpha = getattr(attention, "alpha", None)
+    return (None if alpha is None else float(alpha)), False
+
+
+def attention_alpha_text(model) -> str:
+    """The same for signatures: a learned one as its present value, ``none`` without any attention."""
+    alpha, learned = attention_alpha(model)
+    if alpha is None:
+        return "1" if getattr(model.decoder, "attentional", False) else "none"
+    return f"learned:{alpha:.3f}" if learned else f"{alpha:g}"
 
 
 def check_vocabularies(expected: dict | None, found: dict, path: str) -> None:

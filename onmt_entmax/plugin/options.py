@@ -146,9 +146,7 @@ def validate_model(opt: Namespace) -> None:
         }
         for name, reason in blockers.items():
             if getattr(opt, name, None):
-                raise UserError(
-                    f"Invalid setting for `{name}`: {getattr(opt, name)}. `generator_alpha` is {generator}: {reason}."
-                )
+                raise invalid_setting(name, getattr(opt, name), f"`generator_alpha` is {generator}: {reason}.")
         if getattr(opt, "model_task", "seq2seq") == "lm":
             raise invalid_setting(
                 "model_task",

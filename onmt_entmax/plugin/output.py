@@ -16,7 +16,7 @@ from onmt.utils.misc import report_matrix
 from tqdm import tqdm
 
 from onmt_entmax.errors import invalid_setting
-from onmt_entmax.plugin.corpora import check_parallel, count_lines
+from onmt_entmax.plugin.corpora import check_parallel
 from onmt_entmax.search.attention import attention_to_json
 from onmt_entmax.search.certificates import blank_line_result, summary, to_json
 
@@ -108,8 +108,7 @@ class Outputs:
         corpus = next(iter(self.infer_iter.corpora.values()))
         if isinstance(corpus.src, list):
             return len(corpus.src)
-        check_parallel(corpus.src, corpus.tgt, "translate")
-        return count_lines(corpus.src)
+        return check_parallel(corpus.src, corpus.tgt, "translate")
 
     def run(self) -> tuple[list, Predictions]:
         """Translate, write, and return scores and predictions per input."""

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print (and write) the means over all target tokens, EOS included."""
     from onmt_entmax.plugin import inference
-    from onmt_entmax.plugin.models import attention_alpha, generator_alpha
+    from onmt_entmax.plugin.models import attention_alpha_text, generator_alpha
     from onmt_entmax.search.forced import force, sparsity
 
     sources, targets = inference.required_lines(args, "src"), inference.required_lines(args, "tgt")
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     numbers = sparsity(results)
     impossible = sum(result.impossible_at is not None for result in results)
     gold_zero = sum(step.log_prob is None for result in results for step in result.steps)
-    alphas = "+".join(f"{generator_alpha(m):g}/{attention_alpha(m)}" for m in models.members)
+    alphas = "+".join(f"{generator_alpha(m):g}/{attention_alpha_text(m)}" for m in models.members)
     source_name = args.src.name if args.src else "text"
     record = {
         **numbers,

@@ -11,9 +11,9 @@ import torch
 from onmt.utils import Statistics
 from onmt.utils.logging import logger
 
-from onmt_entmax.plugin.models import generator_alpha
+from onmt_entmax.plugin.models import attention_alpha, generator_alpha
 from onmt_entmax.plugin.training_report import ProgressBar, SparseReportManager, sum_over_processes
-from onmt_entmax.plugin.training_run import Run, attention_alpha
+from onmt_entmax.plugin.training_run import Run
 from onmt_entmax.plugin.training_saver import WholeModelSaver, from_first, is_first, on_first, weights_in_place
 from onmt_entmax.plugin.training_schedule import schedule_of
 from onmt_entmax.training.measures import EPSILON, TokenMeasures

@@ -37,17 +37,6 @@ def unpack_statistics(packed: dict | None) -> Statistics:
     return stats
 
 
-def attention_alpha(model) -> tuple[float | None, bool]:
-    """Alpha of the decoder's attention and whether it is learned; (None, False) without attention of our kind."""
-    attention = getattr(model.decoder, "attn", None)
-    learned = getattr(attention, "learned_alpha", None)
-    if learned is not None:
-        with torch.no_grad():
-            return float(learned().float().mean()), True
-    alpha = getattr(attention, "alpha", None)
-    return (None if alpha is None else float(alpha)), False
-
-
 class Run:
     """Best checkpoint, stop rule, metrics file, clock and counts of a run.
 
