@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from onmt_entmax.entmax.largest import log_entmax_topk
 from onmt_entmax.entmax.losses import EntmaxLoss, entmax_loss
 from onmt_entmax.entmax.mappings import (
     Entmax,
@@ -32,5 +33,6 @@ __all__ = [
     "entmax_loss",
     "linear_entmax_loss",
     "log_entmax",
+    "log_entmax_topk",
     "sparsemax",
 ]

@@ -260,9 +260,20 @@ def log_entmax(scores: Tensor, alpha: Alpha = 1.5, dim: int = -1) -> Tensor:
         return torch.log_softmax(scores, dim)
     probs = entmax(scores, alpha, dim)
     if not probs.requires_grad:
-        return probs.log_()
+        return _log(probs)
     inside = probs > 0
     return torch.where(inside, torch.where(inside, probs, 1).log(), float("-inf"))
+
+
+def _log(probs: Tensor) -> Tensor:
+    if not may_look(probs):
+        return probs.log_()
+    # on a CPU the logarithm of a zero takes many times that of another number
+    logs = torch.full(probs.shape, float("-inf"), dtype=probs.dtype)
+    flat = probs.reshape(-1)
+    inside = flat.nonzero().squeeze(-1)
+    logs.view(-1)[inside] = flat.index_select(0, inside).log_()
+    return logs
 
 
 class Entmax(nn.Module):

@@ -167,20 +167,26 @@ class InputFeedDecoder(_WithOurAttention, InputFeedRNNDecoder):
 
     @torch.no_grad()
     def step(
-        self, tokens: Tensor, states: tuple[Tensor, ...], memory_view: stepping.StepMemory, sentences: Tensor
+        self,
+        tokens: Tensor,
+        states: tuple[Tensor, ...],
+        memory_view: stepping.StepMemory,
+        sentences: Tensor,
+        parents: Tensor | None = None,
     ) -> tuple[Tensor, tuple[Tensor, ...], Tensor]:
         """One step for R live rows of B sentences; reads and changes nothing in ``self.state``, draws no dropout.
 
         Args:
             tokens: the last token of each row, ``(R,)``.
-            states: as :meth:`start_states` gives them, R rows; not changed.
+            states: as :meth:`start_states` gives them, R rows, or fewer with ``parents``; not changed.
             memory_view: of the B sentences, from :meth:`prepare_memory`.
             sentences: the sentence of each row, ``(R,)``, ascending; a sentence may have any number of rows.
+            parents: the state that each row continues, ``(R,)``; None: one each, in order.
 
         Returns:
             Outputs ``(R, H)``, the new states, and the attention ``(R, S)``.
         """
-        return stepping.step(self, tokens, states, memory_view, sentences)
+        return stepping.step(self, tokens, states, memory_view, sentences, parents)
 
     def _may_unroll_at_once(self, emb: Tensor, memory: Tensor) -> bool:
         if emb.size(1) == 1 and not torch.is_grad_enabled():

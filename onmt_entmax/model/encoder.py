@@ -59,6 +59,8 @@ class Encoder(RNNEncoder):
         return memory.contiguous(), final, src_len
 
     def _may_unroll(self, src: Tensor, src_len: Tensor | None) -> bool:
+        if not torch.is_grad_enabled():  # without a backward pass PyTorch has a fast kernel of its own
+            return False
         if type(self.rnn) is not nn.LSTM or src.device.type != "cpu" or src_len is None:
             return False
         if not self.rnn.bias or self.rnn.weight_ih_l0.dtype not in (torch.float32, torch.float64):

@@ -10,11 +10,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from onmt.modules.stacked_rnn import StackedLSTM
+from torch import Tensor
 
 from onmt_entmax.entmax import entmax_forward
 from onmt_entmax.model.attention import SourceMask, solver_for
 from onmt_entmax.model.kernels import cell_forward, tanh_
+
+FEW_ROWS = 32  # below which looking for tokens that occur twice costs more than it saves
 
 
 class StepMemory(NamedTuple):
@@ -25,7 +28,8 @@ class StepMemory(NamedTuple):
         values: ``(B, S, H)``, memory times the context's half of the output matrix.
         hide: 0, or minus infinity at padding, ``(B, 1, S)``; None if nothing is padding.
         not_empty: 1 for a source with tokens, else 0, ``(B, 1)``; None if every source has tokens.
-        cells: per LSTM layer the weights ``(inputs + H, 4H)`` of its inputs beside its own output, and the bias
+        cells: per LSTM layer the weights of what is new in a step (the embedding, or the layer below) ``(inputs, 4H)``,
+            those of the state ``(H, 4H)`` (of the first layer also the fed-back output, in front), and the bias
             ``(4H,)``; empty for other layers.
         w_query: ``(H, H)``, transposed output matrix, the recurrent output's half.
     """
@@ -34,7 +38,7 @@ class StepMemory(NamedTuple):
     values: Tensor
     hide: Tensor | None
     not_empty: Tensor | None
-    cells: tuple[tuple[Tensor, Tensor], ...]
+    cells: tuple[tuple[Tensor, Tensor, Tensor], ...]
     w_query: Tensor
 
     def select(self, sentences: Tensor) -> StepMemory:
@@ -54,13 +58,14 @@ def prepare_memory(decoder, memory: Tensor, src_len: Tensor | None) -> StepMemor
     if mask.padding is not None:
         hide = memory.new_zeros(mask.padding.shape).masked_fill_(mask.padding, -float("inf")).unsqueeze(1)
     not_empty = None if mask.not_empty is None else mask.not_empty.to(memory.dtype)
-    cells = tuple(
-        (torch.cat([cell.weight_ih, cell.weight_hh], 1).t().contiguous(), cell.bias_ih + cell.bias_hh)
-        for cell in decoder.rnn.layers
-        if isinstance(cell, nn.LSTMCell)
-    )
+    cells = []
+    for layer, cell in enumerate(decoder.rnn.layers if isinstance(decoder.rnn, StackedLSTM) else ()):
+        # beside the first layer's embedding lies the fed-back output, which belongs to the state
+        width = cell.input_size - (decoder.hidden_size if layer == 0 else 0)
+        new, state = cell.weight_ih[:, :width], torch.cat([cell.weight_ih[:, width:], cell.weight_hh], 1)
+        cells.append((new.t().contiguous(), state.t().contiguous(), cell.bias_ih + cell.bias_hh))
     keys = decoder.attn.keys(memory)
-    return StepMemory(keys, memory @ w_context.t(), hide, not_empty, cells, w_query.t().contiguous())
+    return StepMemory(keys, memory @ w_context.t(), hide, not_empty, tuple(cells), w_query.t().contiguous())
 
 
 def start_states(decoder, enc_final_hs) -> tuple[Tensor, ...]:
@@ -73,14 +78,15 @@ def start_states(decoder, enc_final_hs) -> tuple[Tensor, ...]:
     return *states, states[0].new_zeros(states[0].size(0), decoder.hidden_size)
 
 
-def step(decoder, tokens: Tensor, states: tuple, view: StepMemory, sentences: Tensor) -> tuple:
+def step(
+    decoder, tokens: Tensor, states: tuple, view: StepMemory, sentences: Tensor, parents: Tensor | None = None
+) -> tuple:
     """See ``InputFeedDecoder.step``."""
-    emb = decoder.embeddings(tokens.view(-1, 1, 1)).squeeze(1)  # (R, E)
-    *hidden, feed = states
-    dec_in = torch.cat([emb, feed], 1)
-    if len(hidden) == 2:
-        out, hidden = _lstm_layers(view.cells, dec_in, *hidden)
+    if view.cells:
+        out, hidden, dec_in = _lstm_layers(decoder, view.cells, tokens, states, parents)
     else:
+        *hidden, feed = states if parents is None else (state.index_select(0, parents) for state in states)
+        dec_in = torch.cat([_embed(decoder, tokens), feed], 1)
         out, hidden = _gru_layers(decoder.rnn.layers, dec_in, *hidden)
     result, probs = _attend(decoder.attn, out, view, sentences)
     if decoder.context_gate is not None:
@@ -88,14 +94,48 @@ def step(decoder, tokens: Tensor, states: tuple, view: StepMemory, sentences: Te
     return result, (*hidden, result), probs
 
 
-def _lstm_layers(cells, below: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, list[Tensor]]:
-    new_hidden, new_cell = torch.empty_like(hidden), torch.empty_like(cell)  # (R, L, H)
-    squashed = torch.empty_like(cell[:, 0])
-    for layer, (weight, bias) in enumerate(cells):
-        gates = torch.addmm(bias, torch.cat([below, hidden[:, layer]], 1), weight)
+def _embed(decoder, tokens: Tensor) -> Tensor:
+    return decoder.embeddings(tokens.view(-1, 1, 1)).squeeze(1)  # (R, E)
+
+
+def _lstm_layers(decoder, cells, tokens: Tensor, states: tuple, parents: Tensor | None) -> tuple:
+    """The last layer's output, the new states, and the decoder's input if it has a context gate.
+
+    What the state adds to the gates is computed once for all rows that continue it, what the embedding adds once for
+    all rows with the same token: together more than half of all products where several rows go on from one prefix.
+    """
+    hidden, cell, feed = states  # (n, L, H), (n, L, H), (n, H)
+    rows, size = tokens.size(0), cell.size(2)
+    new_hidden, new_cell = cell.new_empty(2, rows, *cell.shape[1:])
+    squashed = cell.new_empty(rows, size)
+    below = None
+    for layer, (w_new, w_state, bias) in enumerate(cells):
+        state, before = hidden[:, layer], cell[:, layer]
+        if layer == 0:
+            state = torch.cat([feed, state], 1)
+        gates = torch.addmm(bias, state, w_state)
+        if parents is not None:
+            gates, before = gates.index_select(0, parents), before.index_select(0, parents)
+        if layer == 0:
+            _add_embedding(gates, decoder, tokens, w_new)
+        else:
+            gates.addmm_(below, w_new)
         below = new_hidden[:, layer]
-        cell_forward(gates, cell[:, layer], new_cell[:, layer], squashed, below)
-    return below, [new_hidden, new_cell]
+        cell_forward(gates, before, new_cell[:, layer], squashed, below)
+    dec_in = None
+    if decoder.context_gate is not None:
+        dec_in = torch.cat([_embed(decoder, tokens), feed if parents is None else feed.index_select(0, parents)], 1)
+    return below, [new_hidden, new_cell], dec_in
+
+
+def _add_embedding(gates: Tensor, decoder, tokens: Tensor, weight: Tensor) -> None:
+    """Add the embeddings' part ``(R, 4H)``, in place."""
+    if tokens.device.type == "cpu" and tokens.numel() >= FEW_ROWS:  # elsewhere the host would have to wait
+        types, places = tokens.unique(return_inverse=True)
+        if types.numel() <= tokens.numel() // 2:
+            gates += (_embed(decoder, types) @ weight).index_select(0, places)
+            return
+    gates.addmm_(_embed(decoder, tokens), weight)
 
 
 def _gru_layers(layers, below: Tensor, hidden: Tensor) -> tuple[Tensor, list[Tensor]]:

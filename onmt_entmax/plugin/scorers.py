@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Optional
 
 import torch
 from onmt.decoders import CNNDecoder
 from torch import Tensor
 
-from onmt_entmax.entmax import log_entmax
+from onmt_entmax.entmax import log_entmax, log_entmax_topk
 from onmt_entmax.plugin.models import generator_alpha
 from onmt_entmax.search.scorer import Scorer, States, StepOutput
 
@@ -36,12 +37,20 @@ class ModelScorer:
         # entmax is solved in float32 where the network runs in half precision
         self.dtype = str(torch.float32 if weight.dtype in (torch.float16, torch.bfloat16) else weight.dtype)[6:]
 
+    def _scores(self, hidden: Tensor) -> Tensor:
+        scores = self.generator(hidden)
+        return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+
     def log_probs(self, hidden: Tensor) -> Tensor:
         """Log-probabilities ``(..., vocab_size)`` of the next token from decoder outputs ``(..., hidden)``."""
-        scores = self.generator(hidden)
-        if scores.dtype in (torch.float16, torch.bfloat16):
-            scores = scores.float()
-        return log_entmax(scores, self.alpha, dim=-1)
+        return log_entmax(self._scores(hidden), self.alpha, dim=-1)
+
+    def output(self, hidden: Tensor, states: States, attention: Optional[Tensor], best: Optional[int]) -> StepOutput:
+        """What a step returns, from decoder outputs ``(rows, hidden)``."""
+        if best is None:
+            return StepOutput(self.log_probs(hidden), states, attention)
+        log_probs, tokens = log_entmax_topk(self._scores(hidden), best, self.alpha)
+        return StepOutput(log_probs, states, attention, tokens)
 
 
 class RecurrentScorer(ModelScorer):
@@ -54,10 +63,17 @@ class RecurrentScorer(ModelScorer):
         self.view = self.decoder.prepare_memory(self.memory, self.src_len)
         return self.decoder.start_states(self.final_states)
 
-    def step(self, tokens: Tensor, states: States, sentences: Tensor) -> StepOutput:
+    def step(
+        self,
+        tokens: Tensor,
+        states: States,
+        sentences: Tensor,
+        parents: Optional[Tensor] = None,
+        best: Optional[int] = None,
+    ) -> StepOutput:
         """See :class:`~onmt_entmax.search.scorer.Scorer`."""
-        hidden, states, attention = self.decoder.step(tokens, states, self.view, sentences)
-        return StepOutput(self.log_probs(hidden), states, attention)
+        hidden, states, attention = self.decoder.step(tokens, states, self.view, sentences, parents)
+        return self.output(hidden, states, attention, best)
 
 
 class GenericScorer(ModelScorer):
@@ -74,9 +90,16 @@ class GenericScorer(ModelScorer):
         self.steps = 0
         return (torch.arange(self.batch_size, device=self.device),)
 
-    def step(self, tokens: Tensor, states: States, sentences: Tensor) -> StepOutput:
+    def step(
+        self,
+        tokens: Tensor,
+        states: States,
+        sentences: Tensor,
+        parents: Optional[Tensor] = None,
+        best: Optional[int] = None,
+    ) -> StepOutput:
         """See :class:`~onmt_entmax.search.scorer.Scorer`."""
-        rows = states[0]
+        rows = states[0] if parents is None else states[0].index_select(0, parents)
         if self.steps > 0:
             self.decoder.map_state(lambda state, dim: state.index_select(dim, rows))
         hidden, attention = self.decoder(
@@ -90,7 +113,7 @@ class GenericScorer(ModelScorer):
         attention = attention.get("std")
         if attention is not None:  # (rows, 1, src_len), but (1, rows, src_len) from later steps of a CNN decoder
             attention = attention.reshape(tokens.size(0), -1, self.src.size(1))[:, -1]
-        return StepOutput(self.log_probs(hidden[:, -1]), (torch.arange(tokens.size(0), device=self.device),), attention)
+        return self.output(hidden[:, -1], (torch.arange(tokens.size(0), device=self.device),), attention, best)
 
 
 class PrefixScorer(ModelScorer):
@@ -102,16 +125,24 @@ class PrefixScorer(ModelScorer):
         """See :class:`~onmt_entmax.search.scorer.Scorer`."""
         return (torch.empty(self.batch_size, 0, dtype=torch.long, device=self.device),)
 
-    def step(self, tokens: Tensor, states: States, sentences: Tensor) -> StepOutput:
+    def step(
+        self,
+        tokens: Tensor,
+        states: States,
+        sentences: Tensor,
+        parents: Optional[Tensor] = None,
+        best: Optional[int] = None,
+    ) -> StepOutput:
         """See :class:`~onmt_entmax.search.scorer.Scorer`."""
-        prefixes = torch.cat([states[0], tokens.unsqueeze(1)], 1)  # (rows, steps)
+        before = states[0] if parents is None else states[0].index_select(0, parents)
+        prefixes = torch.cat([before, tokens.unsqueeze(1)], 1)  # (rows, steps)
         memory = self.memory[sentences]
         self.decoder.init_state(self.src[sentences], memory, self._rows_of_final_states(sentences))
         hidden, attention = self.decoder(
             prefixes.unsqueeze(-1), memory, src_len=self.src_len[sentences], return_attn=True
         )
         attention = attention.get("std")
-        return StepOutput(self.log_probs(hidden[:, -1]), (prefixes,), None if attention is None else attention[:, -1])
+        return self.output(hidden[:, -1], (prefixes,), None if attention is None else attention[:, -1], best)
 
     def _rows_of_final_states(self, sentences: Tensor):
         if self.final_states is None:
@@ -152,11 +183,18 @@ class EnsembleScorer:
         self.sizes = [len(parts) for parts in states]
         return tuple(part for parts in states for part in parts)
 
-    def step(self, tokens: Tensor, states: States, sentences: Tensor) -> StepOutput:
+    def step(
+        self,
+        tokens: Tensor,
+        states: States,
+        sentences: Tensor,
+        parents: Optional[Tensor] = None,
+        best: Optional[int] = None,
+    ) -> StepOutput:
         """See :class:`~onmt_entmax.search.scorer.Scorer`."""
         outputs, start = [], 0
         for member, size in zip(self.members, self.sizes):
-            outputs.append(member.step(tokens, states[start : start + size], sentences))
+            outputs.append(member.step(tokens, states[start : start + size], sentences, parents))
             start += size
         stacked = torch.stack([output.log_probs for output in outputs])  # (members, rows, vocab_size)
         log_probs = combine(stacked, self.average_probabilities)

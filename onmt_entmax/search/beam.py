@@ -37,7 +37,7 @@ from onmt_entmax.search.candidates import merge
 from onmt_entmax.search.certificates import Hypothesis, SearchResult
 from onmt_entmax.search.constraints import Constraints
 from onmt_entmax.search.penalties import coverage_penalty, length_divisor
-from onmt_entmax.search.scorer import Scorer, select_rows
+from onmt_entmax.search.scorer import Scorer, select_rows, share
 from onmt_entmax.search.settings import SearchSettings
 from onmt_entmax.search.tree import TREE_WIDTH, TreeRecorder
 
@@ -96,20 +96,22 @@ class Beam:
         tokens = torch.full((batch,), settings.start, dtype=torch.long, device=device)
         sentences = torch.arange(batch, device=device)
         totals = torch.zeros(batch, dtype=torch.float64, device=device)
-        states = scorer.start()
+        states, shared = scorer.start(), None
         width = min(scorer.vocab_size, max(beam + 1, TREE_WIDTH) if settings.return_tree else beam + 1)
         coverage = penalty = None
         step = 0
         while active:
             step += 1
             self.divisors = (length_divisor(settings, step), length_divisor(settings, step + 1))
-            output = scorer.step(tokens, states, sentences)
+            # constraints may forbid the best continuations, so that they need all of them
+            output = scorer.step(tokens, states, sentences, shared, None if self.constraints.active else width)
             if settings.return_attention:
                 self.attention.append(output.attention)
-            log_probs = output.log_probs
+            values, indices = output.log_probs, output.tokens  # (rows, width)
             if self.constraints.active:
-                log_probs = self.constraints.apply(log_probs, [step - 1] * len(row_sentences), row_sentences, prefixes)
-            values, indices = log_probs.topk(width, dim=-1)  # (rows, width)
+                values = self.constraints.apply(values, [step - 1] * len(row_sentences), row_sentences, prefixes)
+            if indices is None:
+                values, indices = values.topk(width, dim=-1)
             # An entmax or softmax that rounds above 1 must not make a prefix less probable than its continuation.
             scores = values.double().clamp_(max=0.0).add_(totals.unsqueeze(1))
             if self.tree is not None:
@@ -137,14 +139,16 @@ class Beam:
             active, counts = next_active, next_counts
             if not active:
                 break
-            rows = torch.tensor([parents, new_tokens, new_sentences], device=device)
-            tokens, sentences = rows[1], rows[2]
+            distinct, places = share(parents)
+            fed = torch.tensor([new_tokens, new_sentences] if places is None else [new_tokens, new_sentences, places])
+            tokens, sentences, *rest = fed.to(device)
+            shared = rest[0] if rest else None
             totals = torch.tensor(new_totals, dtype=torch.float64, device=device)
             states = output.states
-            if parents != list(range(len(row_sentences))):
-                states = select_rows(states, rows[0])
+            if distinct != list(range(len(row_sentences))):
+                states = select_rows(states, torch.tensor(distinct, device=device))
             if coverage is not None:
-                coverage = coverage.index_select(0, rows[0])
+                coverage = coverage.index_select(0, torch.tensor(parents, device=device))
             if prefixes is not None:
                 prefixes = [(*prefixes[row], token) for row, token in zip(parents, new_tokens)]
             if self.tree is not None:

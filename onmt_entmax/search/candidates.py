@@ -33,8 +33,8 @@ def merge(scores: Tensor, tokens: Tensor, penalty: Tensor | None, counts: list[i
         tokens = tokens.new_zeros((sentences * most, width)).index_copy_(0, where, tokens)
         if penalty is not None:
             penalty = penalty.new_zeros(sentences * most).index_copy_(0, where, penalty)
-    logs = scores.view(sentences, most * width)
-    tokens = tokens.view(sentences, most * width)
+    logs = scores.reshape(sentences, most * width)
+    tokens = tokens.reshape(sentences, most * width)
     ranks = logs if penalty is None else (scores - penalty.unsqueeze(1)).view(sentences, most * width)
     keep = min(keep, most * width)
     # Stable, so that ties fall the same way whatever else is in the batch.

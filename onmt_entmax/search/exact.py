@@ -193,11 +193,11 @@ class _Queues:
         scorer, constraints, device = self.scorer, self.constraints, self.scorer.device
         length = nodes[0][1][2]
         pool = self._pool(length)
-        states = pool.take([node[4] for _, node in nodes])
+        states, parents = pool.take([node[4] for _, node in nodes])
         for _, node in nodes:
             pool.hold(node[4], -1)
         fed = torch.tensor([[node[3] for _, node in nodes], [index for index, _ in nodes]], device=device)
-        output = scorer.step(fed[0], states, fed[1])  # queues are visited in order
+        output = scorer.step(fed[0], states, fed[1], parents)  # queues are visited in order
         links = [None if node[2] == 0 else (node[5], node[3]) for _, node in nodes]
         prefixes = [_tokens(link) for link in links] if constraints.needs_prefixes else None
         lengths, sentences = [node[2] for _, node in nodes], [index for index, _ in nodes]

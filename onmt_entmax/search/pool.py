@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Optional
 
 import torch
+from torch import Tensor
 
-from onmt_entmax.search.scorer import States, select_rows
+from onmt_entmax.search.scorer import States, select_rows, share
 
 
 class StatePool:
@@ -35,11 +37,14 @@ class StatePool:
             part.index_copy_(0, target, new.index_select(0, source))
         return slots
 
-    def take(self, slots: Sequence[int]) -> States:
-        """The rows in these slots, in order."""
+    def take(self, slots: Sequence[int]) -> tuple[States, Optional[Tensor]]:
+        """The states in these slots, each once, and the place of each slot's among them (None: all distinct)."""
         if not self._parts:
-            return ()
-        return select_rows(self._parts, torch.tensor(slots, device=self._parts[0].device))
+            return (), None
+        device = self._parts[0].device
+        distinct, places = share(slots)
+        states = select_rows(self._parts, torch.tensor(distinct, device=device))
+        return states, None if places is None else torch.tensor(places, device=device)
 
     def hold(self, slot: int, change: int) -> None:
         """Change the number of holders; at zero the slot is free. Stateless models have no slots."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Optional, Protocol
 
 import torch
@@ -20,11 +21,13 @@ class StepOutput(NamedTuple):
             Search may overwrite it.
         states: the states after this step, in dimension 0 ``rows``.
         attention: attention over the source, ``(rows, src_len)``, or None.
+        tokens: if given, ``log_probs`` is ``(rows, best)``, descending, and these are its tokens, same shape.
     """
 
     log_probs: Tensor
     states: States
     attention: Optional[Tensor] = None
+    tokens: Optional[Tensor] = None
 
 
 class Scorer(Protocol):
@@ -49,16 +52,34 @@ class Scorer(Protocol):
         """The states before the first token, one row per sentence, in order. May be called more than once."""
         ...
 
-    def step(self, tokens: Tensor, states: States, sentences: Tensor) -> StepOutput:
+    def step(
+        self,
+        tokens: Tensor,
+        states: States,
+        sentences: Tensor,
+        parents: Optional[Tensor] = None,
+        best: Optional[int] = None,
+    ) -> StepOutput:
         """Feed one token to each row.
 
         Args:
             tokens: the last token of each prefix, ``(rows,)`` long.
-            states: the rows' states.
+            states: the states that the rows continue.
             sentences: the sentence to which each row belongs, ``(rows,)`` long, ascending. The number of rows per
                 sentence varies from step to step, and may be zero.
+            parents: which of the states each row continues, ``(rows,)`` long; None: one state per row, in order. Rows
+                that continue the same prefix share what depends on it alone.
+            best: that no more than so many of each row's best continuations are wanted; the scorer may then leave out
+                the others.
         """
         ...
+
+
+def share(parents: Sequence[int]) -> tuple[list[int], Optional[list[int]]]:
+    """The distinct parents, in order of appearance, and each row's place among them (None where all are distinct)."""
+    places: dict[int, int] = {}
+    rows = [places.setdefault(parent, len(places)) for parent in parents]
+    return list(places), rows if len(places) < len(rows) else None
 
 
 def select_rows(states: States, rows: Tensor) -> States:

@@ -90,6 +90,26 @@ def test_rows_come_and_go():
     torch.testing.assert_close(outputs, expected[:, -1])
 
 
+@pytest.mark.parametrize("changes", CONFIGURATIONS, ids=ident)
+@pytest.mark.parametrize("rows", [5, 48])
+def test_rows_that_share_states_and_tokens(changes, rows):
+    """Siblings with one state equal rows with a copy each; 48 rows have each of the few tokens several times."""
+    decoder, inputs = decoder_and_inputs(changes)
+    generator = torch.Generator().manual_seed(rows)
+    view = decoder.prepare_memory(inputs.memory, inputs.src_len)
+    _, states, _ = decoder.step(torch.tensor([2, 3, 4, 5]), decoder.start_states(final(inputs)), view, torch.arange(4))
+    parents = torch.randint(4, (rows,), generator=generator).sort()[0]
+    tokens = torch.randint(2, VOCAB, (rows,), generator=generator)
+    shared = decoder.step(tokens, states, view, parents, parents)
+    prefixes = torch.stack([torch.tensor([2, 3, 4, 5])[parents], tokens], 1)
+    expected, expected_attention = teacher_forced(decoder, inputs, prefixes, parents)
+    torch.testing.assert_close(shared[0], expected[:, 1])
+    torch.testing.assert_close(shared[2], expected_attention[:, 1])
+    copied = decoder.step(tokens, tuple(state[parents] for state in states), view, parents)
+    for one, other in zip(shared[1], copied[1]):
+        torch.testing.assert_close(one, other)
+
+
 @pytest.mark.parametrize("alpha", [1.0, 1.5])
 def test_source_of_length_zero(alpha):
     decoder, inputs = decoder_and_inputs({"global_attention_alpha": alpha}, lengths=[7, 0, 2, 5])

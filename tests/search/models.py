@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from onmt_entmax.search.scorer import StepOutput
+from onmt_entmax.search.scorer import StepOutput, select_rows
 
 START, EOS = 0, 1
 
@@ -60,8 +60,8 @@ class TableScorer:
         sentences = torch.arange(self.first, self.first + self.batch_size)
         return (sentences * 7919 + 13, torch.zeros(self.batch_size, 2, dtype=torch.long))
 
-    def step(self, tokens, states, sentences):
-        hashes, lengths = states
+    def step(self, tokens, states, sentences, parents=None, best=None):
+        hashes, lengths = states if parents is None else select_rows(states, parents)
         assert hashes.shape == tokens.shape == sentences.shape and len(lengths) == len(hashes)
         if not self.mixed_lengths:
             assert len(lengths[:, 0].unique()) == 1
@@ -71,7 +71,11 @@ class TableScorer:
         attention = ((hashes.unsqueeze(1) * torch.arange(1, self.src_len + 1)) % 5).double()
         attention[:, 0] += 1
         attention = attention / attention.sum(1, keepdim=True)
-        return StepOutput(self.tables[hashes % len(self.tables)].clone(), (hashes, lengths + 1), attention)
+        log_probs, states = self.tables[hashes % len(self.tables)].clone(), (hashes, lengths + 1)
+        if best is None:
+            return StepOutput(log_probs, states, attention)
+        values, types = log_probs.topk(best, -1)
+        return StepOutput(values, states, attention, types)
 
 
 def enumerate_strings(scorer, max_length, prefix=()):

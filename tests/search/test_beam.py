@@ -254,9 +254,9 @@ def test_dead_end_returns_the_best_prefix():
     tables = torch.tensor([[0, 0, 0.6, 0.4], [0, 0, 0, 1]], dtype=torch.float64).log()
 
     class Once(TableScorer):
-        def step(self, tokens, states, sentences):
-            output = super().step(tokens, states, sentences)
-            return output._replace(log_probs=self.tables[(tokens != START).long()].clone())
+        def step(self, tokens, states, sentences, parents=None, best=None):
+            output = super().step(tokens, states, sentences, parents)
+            return output._replace(tokens=None, log_probs=self.tables[(tokens != START).long()].clone())
 
     result = beam_search(Once(tables), search_settings(banned=[3], return_attention=True))[0]
     found = result.hypotheses[0]
@@ -320,14 +320,14 @@ class Chain(TableScorer):
         super().__init__(torch.zeros(1, 3, dtype=torch.float64))
         self.steps = steps
 
-    def step(self, tokens, states, sentences):
-        output = super().step(tokens, states, sentences)
+    def step(self, tokens, states, sentences, parents=None, best=None):
+        output = super().step(tokens, states, sentences, parents)
         length = output.states[1][:, 0]
         table = torch.zeros(len(tokens), 3, dtype=torch.float64)
         table[length == 1] = torch.tensor([0, 0.9, 0.1], dtype=torch.float64)
         table[(length > 1) & (length <= self.steps), 2] = 1
         table[length > self.steps, EOS] = 1
-        return output._replace(log_probs=table.log())
+        return output._replace(tokens=None, log_probs=table.log())
 
 
 @pytest.mark.parametrize("certificates", [False, True])

@@ -106,10 +106,10 @@ def garden_path():
     tables[2, EOS] = 1
 
     class GardenPath(TableScorer):
-        def step(self, tokens, states, sentences):
-            output = super().step(tokens, states, sentences)
+        def step(self, tokens, states, sentences, parents=None, best=None):
+            output = super().step(tokens, states, sentences, parents)
             row = torch.where(tokens == START, 0, torch.where(tokens == 2, 1, 2))
-            return output._replace(log_probs=self.tables[row].clone())
+            return output._replace(tokens=None, log_probs=self.tables[row].clone())
 
     return GardenPath(tables.log(), 2)
 
@@ -184,14 +184,15 @@ def test_pool_reuses_slots():
     slots = pool.add(states, [3, 1])
     for slot in slots:
         pool.hold(slot, 2)
-    assert [part.tolist() for part in pool.take([slots[1], slots[0], slots[1]])] == [[[1], [3], [1]], [10, 30, 10]]
+    taken, places = pool.take([slots[1], slots[0], slots[1]])
+    assert [part.tolist() for part in taken] == [[[1], [3]], [10, 30]] and places.tolist() == [0, 1, 0]
     pool.hold(slots[0], -1)
     assert len(pool) == 2
     pool.hold(slots[0], -1)
     assert len(pool) == 1
     new = pool.add(states, [0, 2, 3])
-    assert slots[0] in new and slots[1] not in new
-    assert pool.take(new)[1].tolist() == [0, 20, 30] and pool.take([slots[1]])[1].tolist() == [10]
+    assert pool.take(new)[0][1].tolist() == [0, 20, 30] and pool.take([slots[1]])[0][1].tolist() == [10]
+    assert pool.take([slots[0]])[1] is None
 
 
 @pytest.mark.parametrize(
