@@ -42,6 +42,14 @@ class SourceMask(NamedTuple):
         not_empty = (src_len > 0).unsqueeze(1)
         return cls(padding & not_empty, not_empty)
 
+    def first(self, n: int) -> SourceMask:
+        """The mask for the first n sentences."""
+        return SourceMask(*(part if part is None else part[:n] for part in self))
+
+    def select(self, sentences: Tensor) -> SourceMask:
+        """The mask for the given sentences ``(n,)``, in that order."""
+        return SourceMask(*(part if part is None else part.index_select(0, sentences) for part in self))
+
     def hide(self, scores: Tensor) -> Tensor:
         """Set the scores ``(batch, tgt_len, src_len)`` of padding to minus infinity, in place."""
         return scores if self.padding is None else scores.masked_fill_(self.padding.unsqueeze(1), -float("inf"))

@@ -123,12 +123,15 @@ class InputFeedDecoder(_WithOurAttention, InputFeedRNNDecoder):
         Returns:
             Outputs ``(batch, tgt_len, hidden)``, and a dictionary of attentions ``(batch, tgt_len, src_len)``: ``std``;
             with coverage ``coverage``, the sum of the attention up to and including each step; with copy attention
-            ``copy`` (not masked by length, as in OpenNMT-py).
+            ``copy`` (not masked by length, as in OpenNMT-py). At padding behind the target, outputs and attention may
+            be zero.
         """
         emb = self.embeddings(tgt)  # (batch, tgt_len, embedding)
         mask = SourceMask.from_lengths(src_len, enc_out.size(1))
-        unroll = self._unroll_at_once if self._may_unroll_at_once(emb, enc_out) else self._unroll_by_steps
-        outputs, probs = unroll(emb, enc_out, mask)
+        if self._may_unroll_at_once(emb, enc_out):
+            outputs, probs = self._unroll_at_once(emb, enc_out, mask, self._target_lengths(tgt))
+        else:
+            outputs, probs = self._unroll_by_steps(emb, enc_out, mask)
         attns = {}
         if probs is not None:
             attns["std"] = probs
@@ -215,9 +218,27 @@ class InputFeedDecoder(_WithOurAttention, InputFeedRNNDecoder):
         replaced = any(layer is not None and type(layer) is not nn.Linear for layer in linear)
         return replaced or any(type(cell) not in (nn.LSTMCell, nn.GRUCell) for cell in self.rnn.layers)
 
-    def _unroll_at_once(self, emb: Tensor, memory: Tensor, mask: SourceMask) -> tuple[Tensor, Tensor]:
-        """What :meth:`_unroll_by_steps` computes, in one autograd function."""
+    def _target_lengths(self, tgt: Tensor) -> Tensor | None:
+        """Lengths ``(batch,)`` without the padding behind, at least 1; None if all steps are to be run for all."""
+        pad = getattr(self.embeddings, "word_padding_idx", None)
+        if tgt.device.type != "cpu" or pad is None or self._coverage or self.copy_attn or self._reuse_copy_attn:
+            return None
+        places = torch.arange(1, tgt.size(1) + 1)
+        lengths = ((tgt[:, :, 0] != pad) * places).amax(1).clamp_(min=1)
+        return None if int(lengths.min()) == tgt.size(1) else lengths
+
+    def _unroll_at_once(
+        self, emb: Tensor, memory: Tensor, mask: SourceMask, lengths: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """What :meth:`_unroll_by_steps` computes, in one autograd function; nothing at padding behind the target."""
         device_type = emb.device.type
+        state = (self.state["input_feed"].squeeze(0), *self.state["hidden"])
+        order = rows = None
+        if lengths is not None:
+            lengths, order = lengths.sort(descending=True, stable=True)
+            rows = (torch.arange(emb.size(1)).unsqueeze(1) < lengths).sum(1).tolist()
+            emb, memory, mask = emb.index_select(0, order), memory.index_select(0, order), mask.select(order)
+            state = tuple(part.index_select(-2, order) for part in state)
         dtype = _autocast_dtype(device_type) or emb.dtype  # of the products; autograd casts the gradients back
         emb = emb.to(dtype)
         dropout = None
@@ -225,11 +246,10 @@ class InputFeedDecoder(_WithOurAttention, InputFeedRNNDecoder):
             dropout = self._dropout_factors(emb)
         w_context, w_query = self.attn.linear_out.weight.split(self.hidden_size, 1)
         keys, values = self.attn.keys(memory), memory @ w_context.t()
-        state = (self.state["input_feed"].squeeze(0), *self.state["hidden"])
         cells = [(cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh) for cell in self.rnn.layers]
         with torch.autocast(device_type, enabled=False):
             outputs, probs, hidden, cell = unroll(
-                Plan(self.attn.alpha, mask, dropout),
+                Plan(self.attn.alpha, mask, dropout, rows),
                 emb,
                 keys.to(dtype),
                 values.to(dtype),
@@ -237,6 +257,10 @@ class InputFeedDecoder(_WithOurAttention, InputFeedRNNDecoder):
                 tuple(part.to(dtype) for part in state),
                 [tuple(part.to(dtype) for part in cell) for cell in cells],
             )
+        if order is not None:
+            back = order.argsort()
+            outputs, probs = outputs.index_select(0, back), probs.index_select(0, back)
+            hidden, cell = hidden.index_select(1, back), cell.index_select(1, back)
         self.state["hidden"] = (hidden, cell)
         return outputs, probs
 

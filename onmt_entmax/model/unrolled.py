@@ -8,6 +8,7 @@ over all steps at the end.
 Shapes: T target steps, B sentences, S source positions, H hidden units, L layers, E embedding size. Buffers are
 time-first. ``inputs[l]`` is ``(T + 1, B, 2H)``: row t holds what layer l reads at step t besides the embedding, the
 output of the layer below (for the first layer the fed-back attentional output) beside the layer's own previous output.
+Where sentences come longest first, those that have ended leave the steps; what belongs to them is zero from there on.
 """
 
 from __future__ import annotations
@@ -31,11 +32,13 @@ class Plan(NamedTuple):
         mask: which source positions may be attended to.
         dropout: factors ``(T, L, B, H)``: 0 or 1 / (1 - p); the last layer's apply to the attentional output, the
             others between the layers. None: no dropout.
+        rows: how many sentences are left at each step, T numbers that do not rise; None: all of them.
     """
 
     alpha: float
     mask: SourceMask
     dropout: Tensor | None
+    rows: list[int] | None = None
 
 
 def unroll(plan: Plan, emb: Tensor, keys: Tensor, values: Tensor, w_query: Tensor, state: tuple, cells: list) -> tuple:
@@ -51,7 +54,7 @@ def unroll(plan: Plan, emb: Tensor, keys: Tensor, values: Tensor, w_query: Tenso
         cells: per layer the four tensors of an ``nn.LSTMCell``: w_ih, w_hh, b_ih, b_hh.
 
     Returns:
-        Outputs ``(B, T, H)``, attention ``(B, T, S)``, last hidden and cell ``(L, B, H)``.
+        Outputs ``(B, T, H)``, attention ``(B, T, S)``, last hidden and cell ``(L, B, H)`` of each sentence.
     """
     return _Unroll.apply(plan, emb, keys, values, w_query, *state, *(tensor for cell in cells for tensor in cell))
 
@@ -76,11 +79,13 @@ class _Unroll(torch.autograd.Function):
         w_emb = cells[0][0][:, : emb.size(2)]
         first = torch.addmm(bias[0], emb.view(-1, emb.size(2)), w_emb.t()).view(steps, batch, 4 * size)
         gates = [first] + [emb.new_empty(steps, batch, 4 * size) for _ in range(layers - 1)]
-        inputs = [emb.new_empty(steps + 1, batch, 2 * size) for _ in range(layers)]
+        rows = plan.rows or [batch] * steps
+        new = emb.new_empty if rows[-1] == batch else emb.new_zeros  # products over all steps read what has ended too
+        inputs = [new(steps + 1, batch, 2 * size) for _ in range(layers)]
         memories = [emb.new_empty(steps + 1, batch, size) for _ in range(layers)]  # cell states
         squashed = [emb.new_empty(steps, batch, size) for _ in range(layers)]  # their tanh
-        attended = emb.new_empty(steps, batch, size)  # the attentional output before dropout
-        probs = emb.new_empty(steps, batch, keys.size(1))
+        attended = new(steps, batch, size)  # the attentional output before dropout
+        probs = new(steps, batch, keys.size(1))
         inputs[0][0, :, :size] = feed
         for i in range(layers):
             inputs[i][0, :, size:] = hidden[i]
@@ -90,39 +95,43 @@ class _Unroll(torch.autograd.Function):
         if plan.mask.padding is not None:
             hide = emb.new_zeros(batch, 1, keys.size(1)).masked_fill_(plan.mask.padding.unsqueeze(1), -float("inf"))
         keys_t, w_query_t = keys.transpose(1, 2), w_query.t()
-        for t in range(steps):
+        for t, n in enumerate(rows):
             for i in range(layers):
-                gate, out = gates[i][t], inputs[i][t + 1, :, size:]
+                gate, out = gates[i][t, :n], inputs[i][t + 1, :n, size:]
                 if i == 0:
-                    gate.addmm_(inputs[0][t], weight[0].t())
+                    gate.addmm_(inputs[0][t, :n], weight[0].t())
                 else:
-                    below, into = inputs[i - 1][t + 1, :, size:], inputs[i][t, :, :size]
+                    below, into = inputs[i - 1][t + 1, :n, size:], inputs[i][t, :n, :size]
                     if plan.dropout is None:
                         into.copy_(below)
                     else:
-                        torch.mul(below, plan.dropout[t, i - 1], out=into)
-                    torch.addmm(bias[i], inputs[i][t], weight[i].t(), out=gate)
-                cell_forward(gate, memories[i][t], memories[i][t + 1], squashed[i][t], out)
-            query = out.unsqueeze(1)  # (B, 1, H)
-            scores = torch.bmm(query, keys_t) if hide is None else torch.baddbmm(hide, query, keys_t)
+                        torch.mul(below, plan.dropout[t, i - 1, :n], out=into)
+                    torch.addmm(bias[i], inputs[i][t, :n], weight[i].t(), out=gate)
+                cell_forward(gate, memories[i][t, :n], memories[i][t + 1, :n], squashed[i][t, :n], out)
+            query = out.unsqueeze(1)  # (n, 1, H)
+            scores = torch.bmm(query, keys_t[:n]) if hide is None else torch.baddbmm(hide[:n], query, keys_t[:n])
             row = entmax_forward(scores, plan.alpha, solver=solver_for(scores, plan.alpha))
-            row = plan.mask.clear(row)  # (B, 1, S)
-            probs[t] = row.squeeze(1)
-            result = attended[t]
-            torch.bmm(row, values, out=result.unsqueeze(1))
+            row = plan.mask.first(n).clear(row)  # (n, 1, S)
+            probs[t, :n] = row.squeeze(1)
+            result = attended[t, :n]
+            torch.bmm(row, values[:n], out=result.unsqueeze(1))
             tanh_(result.addmm_(out, w_query_t))
             if plan.dropout is None:
-                inputs[0][t + 1, :, :size] = result
+                inputs[0][t + 1, :n, :size] = result
             else:
-                torch.mul(result, plan.dropout[t, -1], out=inputs[0][t + 1, :, :size])
+                torch.mul(result, plan.dropout[t, -1, :n], out=inputs[0][t + 1, :n, :size])
 
         ctx.plan = plan
         ctx.save_for_backward(
             emb, keys, values, w_query, attended, probs, *weights, *weight, *gates, *inputs, *memories, *squashed
         )
         outputs = inputs[0][1:, :, :size].transpose(0, 1).contiguous()  # (B, T, H)
-        last_hidden = torch.stack([tensor[-1, :, size:] for tensor in inputs])
-        last_cell = torch.stack([tensor[-1] for tensor in memories])
+        if rows[-1] == batch:
+            last = (-1, slice(None))
+        else:
+            last = (torch.tensor([sum(n > b for n in rows) for b in range(batch)]), torch.arange(batch))
+        last_hidden = torch.stack([tensor[last][:, size:] for tensor in inputs])
+        last_cell = torch.stack([tensor[last] for tensor in memories])
         return outputs, probs.transpose(0, 1).contiguous(), last_hidden, last_cell
 
     @staticmethod
@@ -137,42 +146,47 @@ class _Unroll(torch.autograd.Function):
         values_t = values.transpose(1, 2)
         empty = None if plan.mask.not_empty is None else ~plan.mask.not_empty.unsqueeze(1)
 
-        d_gates = [torch.empty_like(gate) for gate in gates]
+        rows = plan.rows or [batch] * steps
+        new = torch.empty_like if rows[-1] == batch else torch.zeros_like
+        d_gates = [new(gate) for gate in gates]
         d_cell = _states(d_last_cell, attended, layers)
-        d_inputs = [attended.new_zeros(batch, 2 * size) for _ in range(layers)]  # of the step after this one
+        # Of the step after this one; those of a sentence wait until its last step.
+        d_inputs = [attended.new_zeros(batch, 2 * size) for _ in range(layers)]
         for i, d_hidden in enumerate(_states(d_last_hidden, attended, layers)):
             d_inputs[i][:, size:] = d_hidden
         d_attended = 1 - attended * attended  # becomes the gradient before the tanh
         if plan.dropout is not None:
             d_attended *= plan.dropout[:, -1]
-        d_scores = torch.empty_like(probs)
+        d_scores = new(probs)
         d_probs = None if d_probs is None else d_probs.transpose(0, 1)
 
         for t in range(steps - 1, -1, -1):
-            d_output = d_inputs[0][:, :size]
+            n = rows[t]
+            d_output = d_inputs[0][:n, :size]
             if d_outputs is not None:
-                d_output = d_output + d_outputs[:, t]
-            d_result = d_attended[t].mul_(d_output)  # (B, H)
-            d_row = torch.bmm(d_result.unsqueeze(1), values_t)  # (B, 1, S)
+                d_output = d_output + d_outputs[:n, t]
+            d_result = d_attended[t, :n].mul_(d_output)  # (n, H)
+            d_attended[t, n:] = 0
+            d_row = torch.bmm(d_result.unsqueeze(1), values_t[:n])  # (n, 1, S)
             if d_probs is not None:
-                d_row += d_probs[t].unsqueeze(1)
-            d_score = entmax_backward(probs[t].unsqueeze(1), d_row, plan.alpha)
+                d_row += d_probs[t, :n].unsqueeze(1)
+            d_score = entmax_backward(probs[t, :n].unsqueeze(1), d_row, plan.alpha)
             if empty is not None:
-                d_score = d_score.masked_fill(empty, 0)
-            d_scores[t] = d_score.squeeze(1)
-            d_hidden = torch.addmm(d_inputs[-1][:, size:], d_result, w_query)
-            d_hidden.unsqueeze(1).baddbmm_(d_score, keys)
+                d_score = d_score.masked_fill(empty[:n], 0)
+            d_scores[t, :n] = d_score.squeeze(1)
+            d_hidden = torch.addmm(d_inputs[-1][:n, size:], d_result, w_query)
+            d_hidden.unsqueeze(1).baddbmm_(d_score, keys[:n])
             for i in range(layers - 1, -1, -1):
-                out = inputs[i][t + 1, :, size:]
-                cell_backward(d_gates[i][t], gates[i][t], memories[i][t], squashed[i][t], out, d_hidden, d_cell[i])
-                torch.mm(d_gates[i][t], weight[i], out=d_inputs[i])
+                d_gate, gate, out = d_gates[i][t, :n], gates[i][t, :n], inputs[i][t + 1, :n, size:]
+                cell_backward(d_gate, gate, memories[i][t, :n], squashed[i][t, :n], out, d_hidden, d_cell[i][:n])
+                torch.mm(d_gate, weight[i], out=d_inputs[i][:n])
                 if i > 0:
-                    d_below = d_inputs[i][:, :size]
-                    own = d_inputs[i - 1][:, size:]
+                    d_below = d_inputs[i][:n, :size]
+                    own = d_inputs[i - 1][:n, size:]
                     if plan.dropout is None:
                         d_hidden = own + d_below
                     else:
-                        d_hidden = torch.addcmul(own, d_below, plan.dropout[t, i - 1])
+                        d_hidden = torch.addcmul(own, d_below, plan.dropout[t, i - 1, :n])
 
         query = inputs[-1][1:, :, size:]  # (T, B, H)
         d_keys = torch.bmm(d_scores.permute(1, 2, 0), query.transpose(0, 1))

@@ -237,3 +237,56 @@ def test_learned_alpha_gets_a_gradient():
     decoder = build(InputFeedDecoder, global_attention_function="entmax", global_attention_alpha="learned")
     gradient = everything(decoder, Inputs())["gradient of attn.learned_alpha.raw"]
     assert torch.isfinite(gradient).all() and gradient.abs().item() > 0
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("alpha", [1.0, 1.5])
+@pytest.mark.parametrize("lengths", [[2, 5, 1, 4], [5, 5, 3, 3], [0, 5, 2, 2]], ids=str)
+def test_sentences_leave_when_they_end(layers, alpha, lengths):
+    """A padded batch equals its sentences alone: outputs, attention, last states, all gradients; zero at padding."""
+    decoder = build(InputFeedDecoder, dec_layers=layers, global_attention_alpha=alpha)
+    inputs = Inputs(layers=layers)
+    pad = decoder.embeddings.word_padding_idx
+    for row, length in enumerate(lengths):
+        inputs.tgt[row, length:] = pad
+    lengths = [max(length, 1) for length in lengths]  # a row of padding alone takes one step, of which nobody reads
+    beyond = torch.arange(5) >= torch.tensor(lengths).unsqueeze(1)
+
+    def backward(tgt, memory, final, src_len, weights, attention_weights):
+        decoder.init_state(None, memory, final)
+        outputs, attns = decoder(tgt, memory, src_len=src_len)
+        loss = (outputs * weights).sum() + (attns["std"] * attention_weights).sum()
+        (loss + sum((state * state).sum() for state in decoder.state["hidden"])).backward()
+        return outputs, attns["std"], *decoder.state["hidden"]
+
+    def gradients():
+        named = {name: parameter.grad.clone() for name, parameter in decoder.named_parameters()}
+        named.update({f"leaf {index}": leaf.grad.clone() for index, leaf in enumerate(inputs.leaves)})
+        decoder.zero_grad()
+        for leaf in inputs.leaves:
+            leaf.grad = None
+        return named
+
+    outputs, attention, hidden, cell = backward(
+        inputs.tgt, inputs.memory, inputs.final, inputs.src_len, inputs.weights, inputs.attention_weights
+    )
+    found = gradients()
+    assert not outputs[beyond].any() and not attention[beyond].any()
+    for row, length in enumerate(lengths):
+        one = slice(row, row + 1)
+        alone = backward(
+            inputs.tgt[one, :length],
+            inputs.memory[one],
+            tuple(state[:, one] for state in inputs.final),
+            inputs.src_len[one],
+            inputs.weights[one, :length],
+            inputs.attention_weights[one, :length],
+        )
+        torch.testing.assert_close(outputs[one, :length], alone[0])
+        torch.testing.assert_close(attention[one, :length], alone[1])
+        torch.testing.assert_close(hidden[:, one], alone[2])
+        torch.testing.assert_close(cell[:, one], alone[3])
+    expected = gradients()
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, msg=lambda text, name=name: f"{name}: {text}")
