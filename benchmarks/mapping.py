@@ -1,6 +1,7 @@
 """Speed of the mappings and losses against torch and the public ``entmax`` package: ``python benchmarks/mapping.py``.
 
-Rows are flat (most of the vocabulary in the support), middling (a few hundred entries) or peaked (at most 30).
+Rows are flat (most of the vocabulary in the support), broad (a few thousand entries; alpha 1.33 only), middling (a few
+hundred) or peaked (at most 30).
 """
 
 from __future__ import annotations
@@ -19,69 +20,72 @@ try:
 except ImportError:
     public = None
 
-REGIMES = {"flat": 0.01, "middling": 0.25, "peaked": 1.5}  # standard deviation of the scores
+# Standard deviation of the scores: the same support takes a larger one at a smaller alpha.
+REGIMES = {
+    1.5: {"flat": 0.01, "middling": 0.25, "peaked": 1.5},
+    1.33: {"flat": 0.01, "broad": 0.25, "middling": 0.75, "peaked": 2.3},
+}
+GOALS = {"flat": 0.25, "broad": 0.25, "middling": 0.8, "peaked": 0.8}  # alpha 1.33
 PUBLIC_K = (100, 512, 2048, None)  # of the public package's partial sort; the best counts
 
 
-def losses_of(regime: str, n: int, d: int, args: argparse.Namespace, device: torch.device) -> list[dict[str, object]]:
+def losses_of(
+    alpha: float, regime: str, n: int, d: int, args: argparse.Namespace, device: torch.device
+) -> list[dict[str, object]]:
     """Loss, forward and backward, of ``(n, d)`` scores."""
-    scores = (torch.randn(n, d, device=device) * REGIMES[regime]).requires_grad_()
+    scores = (torch.randn(n, d, device=device) * REGIMES[alpha][regime]).requires_grad_()
     target = torch.randint(0, d, (n,), device=device)
-    alpha = torch.full((n, 1), 1.33, device=device, requires_grad=True)
+    learned = torch.full((n, 1), alpha, device=device, requires_grad=True)
 
     def backward(loss: Tensor, *inputs: Tensor) -> object:
         return torch.autograd.grad(loss, inputs or (scores,))
 
     calls = {
         "softmax": lambda: backward(F.cross_entropy(scores, target, reduction="sum")),
-        "1.5": lambda: backward(entmax_loss(scores, target, 1.5, "sum")),
-        "1.33": lambda: backward(entmax_loss(scores, target, 1.33, "sum")),
-        "tensor": lambda: backward(entmax_loss(scores, target, alpha, "sum"), scores, alpha),
+        "number": lambda: backward(entmax_loss(scores, target, alpha, "sum")),
     }
+    if alpha != 1.5:
+        calls["tensor"] = lambda: backward(entmax_loss(scores, target, learned, "sum"), scores, learned)
     times = alternate(calls, device, args.repeats)
-    support = {a: float((entmax(scores.detach()[:64], a) > 0).sum(-1).float().mean()) for a in (1.5, 1.33)}
-    flat = regime == "flat"
+    goal = GOALS[regime] if alpha != 1.5 else 0.7 if regime == "flat" else 1.0
     rows = [
-        row(f"loss {regime} alpha 1.5", "F.cross_entropy", 0.7 if flat else 1.0, times["1.5"], times["softmax"]),
-        row(f"loss {regime} alpha 1.33", "F.cross_entropy", 0.25 if flat else 0.8, times["1.33"], times["softmax"]),
         row(
-            f"loss {regime} alpha tensor of 1.33",
+            f"loss {regime} alpha {'tensor of ' if name == 'tensor' else ''}{alpha}",
             "F.cross_entropy",
-            0.25 if flat else 0.8,
-            times["tensor"],
+            goal,
+            times[name],
             times["softmax"],
-        ),
+        )
+        for name in list(calls)[1:]
     ]
     if public is not None:
-        rows += against_public(regime, scores.detach(), target, args, device)
+        rows += against_public(alpha, regime, scores.detach(), target, args, device)
+    support = float((entmax(scores.detach()[:64], alpha) > 0).sum(-1).float().mean())
     for line in rows:
-        line["support"] = support[1.5 if "1.5" in str(line["what"]) else 1.33]
+        line["support"] = support
+        line["what"] += f" (support {support:.0f})"
     return rows
 
 
 def against_public(
-    regime: str, scores: Tensor, target: Tensor, args: argparse.Namespace, device: torch.device
+    alpha: float, regime: str, scores: Tensor, target: Tensor, args: argparse.Namespace, device: torch.device
 ) -> list[dict[str, object]]:
-    """The same losses against the public package, on a fifth of the rows: it is slow."""
+    """The same loss against the public package, on a fifth of the rows: it is slow."""
     scores, target = scores[: len(scores) // 5].clone().requires_grad_(), target[: len(target) // 5]
 
     def backward(loss: Tensor) -> object:
         return torch.autograd.grad(loss, scores)
 
-    calls = {
-        "1.5": lambda: backward(entmax_loss(scores, target, 1.5, "sum")),
-        "1.33": lambda: backward(entmax_loss(scores, target, 1.33, "sum")),
-        "bisection": lambda: backward(public.entmax_bisect_loss(scores, target, 1.33).sum()),
-    }
-    for k in PUBLIC_K:
-        calls[f"k={k}"] = lambda k=k: backward(public.entmax15_loss(scores, target, k).sum())
+    calls = {"ours": lambda: backward(entmax_loss(scores, target, alpha, "sum"))}
+    if alpha == 1.5:
+        for k in PUBLIC_K:
+            calls[f"k={k}"] = lambda k=k: backward(public.entmax15_loss(scores, target, k).sum())
+    else:
+        calls["bisection"] = lambda: backward(public.entmax_bisect_loss(scores, target, alpha).sum())
     times = alternate(calls, device, max(3, args.repeats // 3))
-    best = min((name for name in calls if name.startswith("k=")), key=times.get)
-    goal = 14.0 if regime == "flat" else 40.0
-    return [
-        row(f"loss {regime} alpha 1.5", f"entmax package, {best}", 3.0, times["1.5"], times[best]),
-        row(f"loss {regime} alpha 1.33", "entmax package, bisection", goal, times["1.33"], times["bisection"]),
-    ]
+    best = min((name for name in calls if name != "ours"), key=times.get)
+    goal = 3.0 if alpha == 1.5 else 14.0 if GOALS[regime] == 0.25 else 40.0
+    return [row(f"loss {regime} alpha {alpha}", f"entmax package, {best}", goal, times["ours"], times[best])]
 
 
 def attention_of(d: int, args: argparse.Namespace, device: torch.device) -> list[dict[str, object]]:
@@ -108,8 +112,9 @@ def main() -> None:
     device = set_up(args)
     n, d = (128, 4000) if args.quick else (1280, 18000)
     rows = []
-    for regime in REGIMES:
-        rows += losses_of(regime, n, d, args, device)
+    for alpha, regimes in REGIMES.items():
+        for regime in regimes:
+            rows += losses_of(alpha, regime, n, d, args, device)
     for length in (12, 60) if args.quick else (12, 30, 60):
         rows += attention_of(length, args, device)
     report(rows, args, f"mapping|rows:{n}x{d}")

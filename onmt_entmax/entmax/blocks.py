@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 
 from onmt_entmax.entmax import thresholds
-from onmt_entmax.entmax.thresholds import Epsilon
+from onmt_entmax.entmax.thresholds import Epsilon, is_convex
 
 GROUP = 16  # entries per group
+COARSER = 4  # groups whose maximum stands for all of them in the first steps
 WIDE = 512  # rows with fewer entries are not worth the effort
-BLOCK_ENTRIES = 1 << 20
+BLOCK_ENTRIES = 1 << 22  # smaller ones pay each operation's overhead more often
+DENSE_SHARE = 0.25  # of a block, taken at a time where all entries are visited in every step: it stays in the cache
 GROUPED_SHARE = 0.08  # of the entries, in groups that reach the bound: above it the whole block is scanned
 CHEAP_SHARE = 0.6  # of the groups that reach the bound: above it a block stays dense where a dense step is cheap,
 DEAR_SHARE = 0.99  # and otherwise; 1 - (1 - share) ** (1 / 16) of the entries is what one expects to find
@@ -44,16 +46,21 @@ class Solution(NamedTuple):
     support: Optional[Support]  # None: the block was solved densely, see :func:`fill`
 
 
-def blocks(n: int, d: int) -> Iterator[slice]:
-    """Slices of ``n`` rows of ``d`` entries, each about BLOCK_ENTRIES."""
-    size = max(1, BLOCK_ENTRIES // max(d, 1))
+def block_rows(d: int, share: float = 1.0) -> int:
+    """Rows of ``d`` entries in a block of BLOCK_ENTRIES, or in a ``share`` of one."""
+    return max(1, int(BLOCK_ENTRIES * share) // max(d, 1))
+
+
+def blocks(n: int, d: int, share: float = 1.0) -> Iterator[slice]:
+    """Slices of ``n`` rows of ``d`` entries, a block each."""
+    size = block_rows(d, share)
     for start in range(0, n, size):
         yield slice(start, min(n, start + size))
 
 
-def workspace(n: int, d: int, like: Tensor, dtype: torch.dtype) -> Tensor:
+def workspace(n: int, d: int, like: Tensor, dtype: torch.dtype, share: float = 1.0) -> Tensor:
     """Two buffers for :func:`solve`, each for a block: fresh memory is dear on a CPU; shape ``(2, rows, d)``."""
-    return torch.empty(2, min(n, max(1, BLOCK_ENTRIES // max(d, 1))), d, device=like.device, dtype=dtype)
+    return torch.empty(2, min(n, block_rows(d, share)), d, device=like.device, dtype=dtype)
 
 
 def solve(z: Tensor, epsilon: Epsilon, work: Tensor) -> Solution:
@@ -68,7 +75,6 @@ def solve(z: Tensor, epsilon: Epsilon, work: Tensor) -> Solution:
         ValueError: a row of nothing but ``-inf``.
     """
     n, d = z.shape
-    scaled, other = work[0, :n], work[1, :n]
     groups = d // GROUP
     coarse = z.new_empty(n, groups + (d % GROUP > 0))
     torch.amax(z[:, : groups * GROUP].unflatten(1, (GROUP, groups)), 1, out=coarse[:, :groups])
@@ -79,19 +85,37 @@ def solve(z: Tensor, epsilon: Epsilon, work: Tensor) -> Solution:
     if not finite and bool((top == float("-inf")).any()):
         raise ValueError("Every score of a slice is -inf: there is nothing to give probability to.")
     number = isinstance(epsilon, float)
-    if number and epsilon == 0:
-        x = torch.sub(z, top, out=scaled)
-        p = torch.exp(x, out=other)
-        total = p.sum(-1, True)
-        return Solution(top, torch.ones_like(top), total, torch.zeros_like(top), None)
     start = None
-    if finite:
-        start = thresholds.bound((coarse - top).mul_(epsilon), epsilon)
+    if finite and not (number and epsilon == 0):
+        start = _bound((coarse - top).mul_(epsilon), epsilon)
         found = _gather(z, coarse, top - start / epsilon, number and epsilon in (0.5, 1.0))
         if found is not None:
             return _solve_gathered(z, found, top, epsilon, start)
-    torch.sub(z, top, out=scaled).mul_(epsilon)
-    if start is not None and number and epsilon <= 1:
+    solved = [
+        _solve_densely(
+            z[part],
+            top[part],
+            epsilon if number else epsilon[part],
+            start if start is None else start[part],
+            work[:, : part.stop - part.start],
+        )
+        for part in blocks(n, d, DENSE_SHARE)
+    ]
+    return Solution(top, *(torch.cat(parts) for parts in zip(*solved)), None)
+
+
+def _solve_densely(
+    z: Tensor, top: Tensor, epsilon: Epsilon, start: Optional[Tensor], work: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``width``, ``total`` and ``mean`` of a :class:`Solution`, each ``(n, 1)``."""
+    scaled, other = work
+    torch.sub(z, top, out=scaled)
+    number = isinstance(epsilon, float)
+    if number and epsilon == 0:
+        total = torch.exp(scaled, out=other).sum(-1, True)
+        return torch.ones_like(top), total, torch.zeros_like(top)
+    scaled.mul_(epsilon)
+    if start is not None and is_convex(epsilon):
         start = _sampled(scaled, epsilon, start)
     # Newton stops one step early: the last evaluation, which is needed anyway, says whether that was right
     width = thresholds.newton(scaled, epsilon, start, other, early=True)
@@ -99,7 +123,17 @@ def solve(z: Tensor, epsilon: Epsilon, work: Tensor) -> Solution:
     if bool(((width * total**epsilon - 1).abs_() > thresholds.tolerance(scaled)).any()):
         width = thresholds.newton(scaled, epsilon, width, other)
         total, mean = _evaluate(scaled, epsilon, width, other)
-    return Solution(top, width, total, mean, None)
+    return width, total, mean
+
+
+def _bound(maxima: Tensor, epsilon: Epsilon) -> Tensor:
+    """A width that is at least the row's, from its groups' maxima ``(n, groups)``, scaled as scores are; ``(n, 1)``."""
+    few = maxima.shape[1] // COARSER
+    if not is_convex(epsilon) or few < COARSER or (isinstance(epsilon, float) and epsilon in (0.5, 1.0)):
+        return thresholds.bound(maxima, epsilon)
+    # where a step is dear, most are taken on a quarter of the maxima
+    start = thresholds.bound(maxima[:, : few * COARSER].unflatten(1, (COARSER, few)).amax(1), epsilon)
+    return thresholds.bound(maxima, epsilon, 1, start)
 
 
 def _evaluate(scaled: Tensor, epsilon: Epsilon, width: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
@@ -115,7 +149,7 @@ def _evaluate(scaled: Tensor, epsilon: Epsilon, width: Tensor, out: Tensor) -> t
     return total, r.mul_(scaled.clamp_(min=-1)).sum(-1, True) / (total * epsilon)
 
 
-def _sampled(scaled: Tensor, epsilon: float, bound: Tensor) -> Tensor:
+def _sampled(scaled: Tensor, epsilon: Epsilon, bound: Tensor) -> Tensor:
     """The width that gives every 16th entry a 16th of the mass, where it is below ``bound``; shape ``(n, 1)``."""
     factor = GROUP**epsilon
     sample = scaled[:, ::GROUP] * factor
@@ -198,13 +232,29 @@ def fill(z: Tensor, epsilon: Epsilon, solution: Solution, out: Tensor, scale: Op
         out.view(-1)[rows * out.shape[1] + cols] = values
         return out
     factor = solution.total.reciprocal() if scale is None else scale / solution.total
-    torch.sub(z, solution.top, out=out)
+    for part in blocks(*z.shape, DENSE_SHARE):
+        _fill_densely(
+            z[part],
+            epsilon if isinstance(epsilon, float) else epsilon[part],
+            solution.top[part],
+            solution.width[part],
+            factor[part],
+            out[part],
+        )
+    return out
+
+
+def _fill_densely(z: Tensor, epsilon: Epsilon, top: Tensor, width: Tensor, factor: Tensor, out: Tensor) -> None:
+    torch.sub(z, top, out=out)
     if isinstance(epsilon, float):
         if epsilon == 0:
-            return out.exp_().mul_(factor)
+            out.exp_().mul_(factor)
+            return
         if epsilon in (0.5, 1.0):  # the same as below in fewer passes
-            out.add_(solution.width / epsilon).relu_()
-            factor = factor * (epsilon / solution.width) ** (1 / epsilon)
-            return out.mul_(out).mul_(factor) if epsilon == 0.5 else out.mul_(factor)
+            out.add_(width / epsilon).relu_()
+            if epsilon == 0.5:
+                out.mul_(out)
+            out.mul_(factor * (epsilon / width) ** (1 / epsilon))
+            return
     # copied only for alpha > 2, elsewhere it is `out` already
-    return out.copy_(thresholds.ratios(out.mul_(epsilon), epsilon, solution.width, out).mul_(factor))
+    out.copy_(thresholds.ratios(out.mul_(epsilon), epsilon, width, out).mul_(factor))

@@ -12,6 +12,7 @@ from onmt_entmax.entmax import blocks
 from onmt_entmax.entmax.losses import conjugate, smoothed_entropy
 from onmt_entmax.entmax.mappings import solve_rows, solving_dtype
 
+BLOCK_SHARE = 0.5  # of a usual block: beside the logits, memory counts
 SPARSE_SHARE = 0.03  # of the vocabulary: with more non-zeros per row than this a block is multiplied densely
 
 
@@ -67,7 +68,7 @@ def solve_in_blocks(logits, target, alpha, smoothing, totals, start, work, diffe
     """
     n, vocab = logits.shape
     epsilon = alpha - 1
-    parts, solutions = list(blocks.blocks(n, vocab)), []
+    parts, solutions = list(blocks.blocks(n, vocab, BLOCK_SHARE)), []
     for part in parts:
         z = logits[part].to(work.dtype)
         solution = blocks.solve(z, epsilon, work)

@@ -17,6 +17,7 @@ from onmt_entmax.entmax import blocks
 from onmt_entmax.entmax.losses import check_reduction, check_smoothing
 from onmt_entmax.entmax.mappings import check_alpha, solving_dtype, working_dtype
 from onmt_entmax.entmax.output_blocks import (
+    BLOCK_SHARE,
     Totals,
     add_sparse_products,
     multiply_densely,
@@ -54,7 +55,7 @@ class _LinearEntmaxLoss(torch.autograd.Function):
         sparse = []  # (rows, cols, values) of the blocks that are multiplied sparsely, in backward
         size = max(1, LOGITS // max(vocab, 1))
         buffer = hidden.new_empty(min(n, size), vocab) if hidden.device.type == "cpu" else None
-        work = blocks.workspace(n, vocab, hidden, solving_dtype(hidden, alpha)) if cpu else None
+        work = blocks.workspace(n, vocab, hidden, solving_dtype(hidden, alpha), BLOCK_SHARE) if cpu else None
         for start in range(0, n, size):
             rows = slice(start, min(start + size, n))
             out = None if buffer is None else buffer[: rows.stop - start]

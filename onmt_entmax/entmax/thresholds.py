@@ -152,10 +152,13 @@ def is_convex(epsilon: Epsilon) -> bool:
     return epsilon <= 1 if isinstance(epsilon, float) else bool((epsilon <= 1).all())
 
 
-def bound(s: Tensor, epsilon: Epsilon, steps: int = 5) -> Tensor:
-    """A width that is at least the solution's, from part of the rows' entries, on the CPU; shape ``(n, 1)``."""
+def bound(s: Tensor, epsilon: Epsilon, steps: int = 5, start: Optional[Tensor] = None) -> Tensor:
+    """A width that is at least the solution's, from part of the rows' entries, on the CPU; shape ``(n, 1)``.
+
+    ``start`` is where Newton's steps begin for alpha <= 2, 1 if None.
+    """
     if is_convex(epsilon):
-        width = torch.ones_like(s[:, :1])
+        width = torch.ones_like(s[:, :1]) if start is None else start
         for _ in range(steps):
             _, width = norm_and_step(s, epsilon, width, None)
     else:
@@ -165,8 +168,7 @@ def bound(s: Tensor, epsilon: Epsilon, steps: int = 5) -> Tensor:
 
 def lowest_width(s: Tensor, epsilon: Epsilon) -> Tensor:
     """The width of a row whose d scores are all equal, ``d ** -epsilon``: no row's is smaller; shape ``(n, 1)``."""
-    exponent = -epsilon * math.log(max(s.shape[-1], 1))
-    low = exponent.exp() if isinstance(exponent, Tensor) else torch.full_like(s[:, :1], math.exp(exponent))
+    low = torch.full_like(s[:, :1], float(max(s.shape[-1], 1))) ** -epsilon
     return low.clamp_(min=torch.finfo(s.dtype).tiny)
 
 
