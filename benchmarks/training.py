@@ -27,6 +27,7 @@ from onmt.utils.optimizers import Optimizer
 from timing import add_options, alternate, report, row, set_up
 from torch import Tensor, nn
 
+from onmt_entmax.entmax import entmax
 from onmt_entmax.model.decoder import InputFeedDecoder
 from onmt_entmax.model.encoder import Encoder
 from onmt_entmax.plugin.losses import EntmaxLossCompute, StockLossCompute
@@ -80,6 +81,7 @@ class Side:
 
     def __init__(self, task: dict, alpha: float | None, device: torch.device, fused_adam: bool = False) -> None:
         torch.manual_seed(1)
+        self.alpha = 1.0 if alpha is None else alpha
         self.learns_to_be_fast = alpha not in (None, 1.0)  # softmax takes its time, whatever it has learned
         hidden, vocab = task["hidden"], task["vocab"]
         options = Namespace(
@@ -126,6 +128,14 @@ class Side:
         steps = self.trainer.optim.training_step + len(batches) - 1
         self.trainer.train(iter(batches), steps, save_checkpoint_steps=0, valid_steps=sys.maxsize)
 
+    def support(self, batch: dict[str, Tensor]) -> float:
+        """Mean number of types of non-zero probability, over the tokens of a batch."""
+        model, target = self.trainer.model, batch["tgt"][:, 1:, 0]
+        with torch.no_grad():
+            outputs, _ = model(batch["src"], batch["tgt"], batch["srclen"])
+            sizes = [(entmax(model.generator(row), self.alpha) > 0).sum(-1) for row in outputs]  # a sentence at a time
+        return float(torch.stack(sizes)[target.ne(PAD)].float().mean())
+
 
 def compare(name: str, task: dict, args: argparse.Namespace, device: torch.device) -> list[dict[str, object]]:
     """One row for each alpha: milliseconds of a step, words per second, and peak memory if asked for."""
@@ -149,10 +159,12 @@ def compare(name: str, task: dict, args: argparse.Namespace, device: torch.devic
         alpha = float(side.split(",")[0])
         ours, theirs = times[side] / args.block, times["stock"] / args.block
         more = {"words_per_second": words / ours, "words_per_second_stock": words / theirs}
+        more["support"] = sides[side].support(blocks[-1][0][0])
         if side in memory:
             more |= {"peak_mib": memory[side], "peak_mib_stock": memory["stock"]}
         goal = GOALS.get((name, alpha), 1.0)
-        rows.append(row(f"{name}, alpha {side}", "OpenNMT-py, softmax", goal, ours, theirs, **more))
+        what = f"{name}, alpha {side} (support {more['support']:.0f})"
+        rows.append(row(what, "OpenNMT-py, softmax", goal, ours, theirs, **more))
     return rows
 
 

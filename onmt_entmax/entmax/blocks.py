@@ -131,8 +131,9 @@ def _bound(maxima: Tensor, epsilon: Epsilon) -> Tensor:
     few = maxima.shape[1] // COARSER
     if not is_convex(epsilon) or few < COARSER or (isinstance(epsilon, float) and epsilon in (0.5, 1.0)):
         return thresholds.bound(maxima, epsilon)
-    # where a step is dear, most are taken on a quarter of the maxima
-    start = thresholds.bound(maxima[:, : few * COARSER].unflatten(1, (COARSER, few)).amax(1), epsilon)
+    # where a step is dear, most are taken on a quarter of the maxima (and on the rest: the largest must be among them)
+    coarser = maxima[:, : few * COARSER].unflatten(1, (COARSER, few)).amax(1)
+    start = thresholds.bound(torch.cat([coarser, maxima[:, few * COARSER :]], 1), epsilon)
     return thresholds.bound(maxima, epsilon, 1, start)
 
 

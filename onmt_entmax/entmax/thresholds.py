@@ -115,16 +115,17 @@ def newton(
         enough = math.sqrt(limit) if early else limit
         first = 3 if start is None and s.numel() < SMALL else 0  # no look before it can be of use
         for step in range(FREE_STEPS):
-            norm, width = norm_and_step(s, epsilon, width, out)
-            if step >= first and not bool(((norm - 1).abs_() > enough).any()):  # NaN rows count as solved
-                return width
+            norm, following = norm_and_step(s, epsilon, width, out)
+            if step >= first and not bool(_moves(norm, enough, width, following).any()):  # NaN rows count as solved
+                return following
+            width = following
     high = torch.ones_like(width)
     low = lowest_width(s, epsilon)
     convex = epsilon <= 1
     fixed = FIXED_STEPS_ABOVE_2 if convex is False else FIXED_STEPS
     for step in range(MAX_STEPS if look else fixed):
         norm, following = norm_and_step(s, epsilon, width, out)
-        settled = ~((norm - 1).abs() > limit)
+        settled = ~_moves(norm, limit, width, following)
         if look and bool(settled.all()):
             return width
         high = torch.where(norm >= 1, width, high)
@@ -145,6 +146,11 @@ def newton(
             following = torch.where(inside, following, otherwise)
         width = torch.where(settled, width, following)
     return width
+
+
+def _moves(norm: Tensor, limit: float, width: Tensor, following: Tensor) -> Tensor:
+    """Whether another step may help: a large support multiplies what the width itself is rounded by."""
+    return ((norm - 1).abs() > limit) & ((following - width).abs() > torch.finfo(width.dtype).eps * width)
 
 
 def is_convex(epsilon: Epsilon) -> bool:

@@ -143,3 +143,21 @@ def test_compiles_as_one_graph(alpha, backend):
     torch.testing.assert_close(p, expected, atol=1e-6, rtol=0)
     (a,), (b,) = torch.autograd.grad(p, z, grad), torch.autograd.grad(expected, z, grad)
     torch.testing.assert_close(a, b, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("alpha", [1.05, 1.33, 1.5, 1.75, 2.0, 2.5, 4.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_wide_rows_of_every_scale(alpha, dtype, monkeypatch):
+    """Every scale of scores, the maximum in every part of a row; and never many steps, however the sums round."""
+    steps = []
+    norm_and_step = thresholds.norm_and_step
+    monkeypatch.setattr(thresholds, "norm_and_step", lambda *args: steps.append(1) or norm_and_step(*args))
+    for d in (600, 784, 5000):
+        for scale in (1e-4, 1e-2, 0.05, 0.1, 0.3, 1.0, 5.0, 30.0):
+            z = random(64, d, scale=scale, seed=d, dtype=dtype)
+            z[range(64), torch.arange(64) * (d - 1) // 63] += 2 * scale
+            steps.clear()
+            p = entmax(z, alpha)
+            assert len(steps) <= (40 if alpha <= 2 else 400)
+            torch.testing.assert_close(p.double().sum(-1), torch.ones(64, dtype=torch.float64), rtol=0, atol=1e-6)
+            torch.testing.assert_close(p, entmax(z, alpha, solver="bisect"), rtol=1e-3, atol=2e-6)
