@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 from argparse import Namespace
+from pathlib import Path
 from types import SimpleNamespace
 
 import torch
@@ -186,9 +186,16 @@ def print_peak_memory(task: dict, name: str, device: torch.device) -> None:
         side.train(batches)
         print((torch.cuda.max_memory_allocated() - before) / 2**20)
         return
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak begins anew, without what loading took
+    before = resident("VmRSS")
     side.train(batches)
-    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+    print(resident("VmHWM") - before)
+
+
+def resident(name: str) -> float:
+    """MiB of this process's memory: ``VmRSS`` now, ``VmHWM`` at its peak."""
+    lines = Path("/proc/self/status").read_text().split("\n")
+    return int(next(line for line in lines if line.startswith(name)).split()[1]) / 1024
 
 
 def print_profile(task: dict, device: torch.device) -> None:
