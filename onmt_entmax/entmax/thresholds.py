@@ -116,8 +116,8 @@ def newton(
         first = 3 if start is None and s.numel() < SMALL else 0  # no look before it can be of use
         for step in range(FREE_STEPS):
             norm, following = norm_and_step(s, epsilon, width, out)
-            if step >= first and not bool(_moves(norm, enough, width, following).any()):  # NaN rows count as solved
-                return following
+            if step >= first and not bool(_moves(norm, enough, width, following, True).any()):
+                return following  # NaN rows count as solved
             width = following
     high = torch.ones_like(width)
     low = lowest_width(s, epsilon)
@@ -125,7 +125,7 @@ def newton(
     fixed = FIXED_STEPS_ABOVE_2 if convex is False else FIXED_STEPS
     for step in range(MAX_STEPS if look else fixed):
         norm, following = norm_and_step(s, epsilon, width, out)
-        settled = ~_moves(norm, limit, width, following)
+        settled = ~_moves(norm, limit, width, following, convex if look else False)
         if look and bool(settled.all()):
             return width
         high = torch.where(norm >= 1, width, high)
@@ -148,9 +148,17 @@ def newton(
     return width
 
 
-def _moves(norm: Tensor, limit: float, width: Tensor, following: Tensor) -> Tensor:
-    """Whether another step may help: a large support multiplies what the width itself is rounded by."""
-    return ((norm - 1).abs() > limit) & ((following - width).abs() > torch.finfo(width.dtype).eps * width)
+def _moves(norm: Tensor, limit: float, width: Tensor, following: Tensor, convex: Union[bool, Tensor]) -> Tensor:
+    """Whether another step may help: a large support multiplies what the width itself is rounded by.
+
+    ``convex`` says where a short step counts as the end. Above alpha = 2 it says nothing, as an entry next to the
+    threshold makes tangents as steep as one likes.
+    """
+    off = (norm - 1).abs() > limit
+    if convex is False:
+        return off
+    far = (following - width).abs() > torch.finfo(width.dtype).eps * width
+    return off & (far if convex is True else far | ~convex)
 
 
 def is_convex(epsilon: Epsilon) -> bool:

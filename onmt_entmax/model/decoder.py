@@ -225,7 +225,8 @@ class InputFeedDecoder(_WithOurAttention, InputFeedRNNDecoder):
             return None
         places = torch.arange(1, tgt.size(1) + 1)
         lengths = ((tgt[:, :, 0] != pad) * places).amax(1).clamp_(min=1)
-        return None if int(lengths.min()) == tgt.size(1) else lengths
+        # If no target fills the batch, a last token is the padding token itself, and is to be fed like any other.
+        return lengths if int(lengths.min()) < tgt.size(1) == int(lengths.max()) else None
 
     def _unroll_at_once(
         self, emb: Tensor, memory: Tensor, mask: SourceMask, lengths: Tensor | None
