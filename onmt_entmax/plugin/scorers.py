@@ -10,6 +10,7 @@ from onmt.decoders import CNNDecoder
 from torch import Tensor
 
 from onmt_entmax.entmax import log_entmax, log_entmax_topk
+from onmt_entmax.entmax.mappings import working_dtype
 from onmt_entmax.plugin.models import generator_alpha
 from onmt_entmax.search.scorer import Scorer, States, StepOutput
 
@@ -35,22 +36,30 @@ class ModelScorer:
         weight = next(self.generator.parameters())
         self.vocab_size = weight.size(0)
         # entmax is solved in float32 where the network runs in half precision
-        self.dtype = str(torch.float32 if weight.dtype in (torch.float16, torch.bfloat16) else weight.dtype)[6:]
+        self.dtype = str(working_dtype(weight.dtype))[6:]
 
     def _scores(self, hidden: Tensor) -> Tensor:
         scores = self.generator(hidden)
-        return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+        return scores.to(working_dtype(scores.dtype))
 
     def log_probs(self, hidden: Tensor) -> Tensor:
         """Log-probabilities ``(..., vocab_size)`` of the next token from decoder outputs ``(..., hidden)``."""
         return log_entmax(self._scores(hidden), self.alpha, dim=-1)
 
-    def output(self, hidden: Tensor, states: States, attention: Optional[Tensor], best: Optional[int]) -> StepOutput:
-        """What a step returns, from decoder outputs ``(rows, hidden)``."""
+    def step(
+        self,
+        tokens: Tensor,
+        states: States,
+        sentences: Tensor,
+        parents: Optional[Tensor] = None,
+        best: Optional[int] = None,
+    ) -> StepOutput:
+        """See :class:`~onmt_entmax.search.scorer.Scorer`."""
+        hidden, states, attention = self.advance(tokens, states, sentences, parents)
         if best is None:
             return StepOutput(self.log_probs(hidden), states, attention)
-        log_probs, tokens = log_entmax_topk(self._scores(hidden), best, self.alpha)
-        return StepOutput(log_probs, states, attention, tokens)
+        log_probs, types = log_entmax_topk(self._scores(hidden), best, self.alpha)
+        return StepOutput(log_probs, states, attention, types)
 
 
 class RecurrentScorer(ModelScorer):
@@ -63,17 +72,11 @@ class RecurrentScorer(ModelScorer):
         self.view = self.decoder.prepare_memory(self.memory, self.src_len)
         return self.decoder.start_states(self.final_states)
 
-    def step(
-        self,
-        tokens: Tensor,
-        states: States,
-        sentences: Tensor,
-        parents: Optional[Tensor] = None,
-        best: Optional[int] = None,
-    ) -> StepOutput:
-        """See :class:`~onmt_entmax.search.scorer.Scorer`."""
-        hidden, states, attention = self.decoder.step(tokens, states, self.view, sentences, parents)
-        return self.output(hidden, states, attention, best)
+    def advance(
+        self, tokens: Tensor, states: States, sentences: Tensor, parents: Optional[Tensor]
+    ) -> tuple[Tensor, States, Optional[Tensor]]:
+        """The decoder's part of :meth:`step`: outputs ``(rows, hidden)``, states, attention."""
+        return self.decoder.step(tokens, states, self.view, sentences, parents)
 
 
 class GenericScorer(ModelScorer):
@@ -90,15 +93,10 @@ class GenericScorer(ModelScorer):
         self.steps = 0
         return (torch.arange(self.batch_size, device=self.device),)
 
-    def step(
-        self,
-        tokens: Tensor,
-        states: States,
-        sentences: Tensor,
-        parents: Optional[Tensor] = None,
-        best: Optional[int] = None,
-    ) -> StepOutput:
-        """See :class:`~onmt_entmax.search.scorer.Scorer`."""
+    def advance(
+        self, tokens: Tensor, states: States, sentences: Tensor, parents: Optional[Tensor]
+    ) -> tuple[Tensor, States, Optional[Tensor]]:
+        """The decoder's part of :meth:`step`: outputs ``(rows, hidden)``, states, attention."""
         rows = states[0] if parents is None else states[0].index_select(0, parents)
         if self.steps > 0:
             self.decoder.map_state(lambda state, dim: state.index_select(dim, rows))
@@ -113,7 +111,7 @@ class GenericScorer(ModelScorer):
         attention = attention.get("std")
         if attention is not None:  # (rows, 1, src_len), but (1, rows, src_len) from later steps of a CNN decoder
             attention = attention.reshape(tokens.size(0), -1, self.src.size(1))[:, -1]
-        return self.output(hidden[:, -1], (torch.arange(tokens.size(0), device=self.device),), attention, best)
+        return hidden[:, -1], (torch.arange(tokens.size(0), device=self.device),), attention
 
 
 class PrefixScorer(ModelScorer):
@@ -125,15 +123,10 @@ class PrefixScorer(ModelScorer):
         """See :class:`~onmt_entmax.search.scorer.Scorer`."""
         return (torch.empty(self.batch_size, 0, dtype=torch.long, device=self.device),)
 
-    def step(
-        self,
-        tokens: Tensor,
-        states: States,
-        sentences: Tensor,
-        parents: Optional[Tensor] = None,
-        best: Optional[int] = None,
-    ) -> StepOutput:
-        """See :class:`~onmt_entmax.search.scorer.Scorer`."""
+    def advance(
+        self, tokens: Tensor, states: States, sentences: Tensor, parents: Optional[Tensor]
+    ) -> tuple[Tensor, States, Optional[Tensor]]:
+        """The decoder's part of :meth:`step`: outputs ``(rows, hidden)``, states, attention."""
         before = states[0] if parents is None else states[0].index_select(0, parents)
         prefixes = torch.cat([before, tokens.unsqueeze(1)], 1)  # (rows, steps)
         memory = self.memory[sentences]
@@ -142,7 +135,7 @@ class PrefixScorer(ModelScorer):
             prefixes.unsqueeze(-1), memory, src_len=self.src_len[sentences], return_attn=True
         )
         attention = attention.get("std")
-        return self.output(hidden[:, -1], (prefixes,), None if attention is None else attention[:, -1], best)
+        return hidden[:, -1], (prefixes,), None if attention is None else attention[:, -1]
 
     def _rows_of_final_states(self, sentences: Tensor):
         if self.final_states is None:
