@@ -15,7 +15,7 @@ from torch import Tensor
 
 from onmt_entmax.entmax import entmax_forward
 from onmt_entmax.model.attention import SourceMask, solver_for
-from onmt_entmax.model.kernels import cell_forward, tanh_
+from onmt_entmax.model.kernels import cell_forward, tanh
 
 FEW_ROWS = 32  # below which looking for tokens that occur twice costs more than it saves
 
@@ -170,7 +170,7 @@ def _attend(attention, query: Tensor, view: StepMemory, sentences: Tensor) -> tu
     result = result.addmm_(query, view.w_query)
     if attention.linear_out.bias is not None:
         result += attention.linear_out.bias
-    return (result if attention.attn_type == "mlp" else tanh_(result)), probs
+    return (result if attention.attn_type == "mlp" else tanh(result, result)), probs
 
 
 def _side_by_side(rows: Tensor, places: Tensor | None, batch: int, width: int) -> Tensor:

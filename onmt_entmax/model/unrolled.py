@@ -21,7 +21,7 @@ from torch.autograd.function import once_differentiable
 
 from onmt_entmax.entmax import entmax_backward, entmax_forward
 from onmt_entmax.model.attention import SourceMask, solver_for
-from onmt_entmax.model.kernels import cell_backward, cell_forward, tanh_
+from onmt_entmax.model.kernels import cell_backward, cell_forward, tanh
 
 
 class Plan(NamedTuple):
@@ -115,7 +115,7 @@ class _Unroll(torch.autograd.Function):
             probs[t, :n] = row.squeeze(1)
             result = attended[t, :n]
             torch.bmm(row, values[:n], out=result.unsqueeze(1))
-            tanh_(result.addmm_(out, w_query_t))
+            tanh(result.addmm_(out, w_query_t), result)
             if plan.dropout is None:
                 inputs[0][t + 1, :n, :size] = result
             else:
