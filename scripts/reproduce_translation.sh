@@ -5,11 +5,4 @@
 #   bash scripts/download_iwslt17.sh
 #   bash scripts/reproduce_translation.sh de-en [--dry-run] [--pairs 1/1 1.5/1.5] [--seeds 1]
 set -euo pipefail
-HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-PYTHON=${ONMT_ENTMAX_VENV:-$HERE/../.venv}/bin/python
-[ -x "$PYTHON" ] || PYTHON=python3
-if ! (cd / && "$PYTHON" -c 'import onmt_entmax' 2>/dev/null); then
-  echo "$(basename "$0"): onmt_entmax is not installed for $PYTHON. Run: bash scripts/install.sh" >&2
-  exit 2
-fi
-exec "$PYTHON" "$HERE/workflow/grid.py" translation "$@"
+source "$(dirname "${BASH_SOURCE[0]}")/workflow/front.sh" translation "$@"
