@@ -163,8 +163,8 @@ class InputFeedDecoder(_WithOurAttention, InputFeedRNNDecoder):
         """States of B sentences before the first step, from the encoder's last state (as ``init_state`` takes it).
 
         Returns:
-            For LSTM hidden ``(B, layers, H)``, cell ``(B, layers, H)`` and the fed-back output ``(B, H)``; for GRU
-            without the cell. Rows may be repeated, selected and reordered by indexing the first dimension of each.
+            The fed-back output, in front of the layers' hidden states, ``(B, 1 + layers, H)``, and for LSTM the cells,
+            ``(B, layers, H)``. Rows may be repeated, selected and reordered by indexing the first dimension of each.
         """
         return stepping.start_states(self, enc_final_hs)
 

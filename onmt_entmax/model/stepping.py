@@ -18,6 +18,9 @@ from onmt_entmax.model.attention import SourceMask, solver_for
 from onmt_entmax.model.kernels import cell_forward, tanh
 
 FEW_ROWS = 32  # below which looking for tokens that occur twice costs more than it saves
+# Types per sentence up to which the embeddings' part of the gates is computed for all types, once: a sentence's steps
+# feed more rows than that.
+TYPES_PER_SENTENCE = 4
 
 
 class StepMemory(NamedTuple):
@@ -32,6 +35,8 @@ class StepMemory(NamedTuple):
             those of the state ``(H, 4H)`` (of the first layer also the fed-back output, in front), and the bias
             ``(4H,)``; empty for other layers.
         w_query: ``(H, H)``, transposed output matrix, the recurrent output's half.
+        embedded: what each type's embedding adds to the first LSTM layer's gates, ``(types, 4H)``; None if there are
+            too many types.
     """
 
     keys: Tensor
@@ -40,6 +45,7 @@ class StepMemory(NamedTuple):
     not_empty: Tensor | None
     cells: tuple[tuple[Tensor, Tensor, Tensor], ...]
     w_query: Tensor
+    embedded: Tensor | None
 
     def select(self, sentences: Tensor) -> StepMemory:
         """The memory of the given sentences ``(n,)`` only, in that order."""
@@ -64,8 +70,11 @@ def prepare_memory(decoder, memory: Tensor, src_len: Tensor | None) -> StepMemor
         width = cell.input_size - (decoder.hidden_size if layer == 0 else 0)
         new, state = cell.weight_ih[:, :width], torch.cat([cell.weight_ih[:, width:], cell.weight_hh], 1)
         cells.append((new.t().contiguous(), state.t().contiguous(), cell.bias_ih + cell.bias_hh))
-    keys = decoder.attn.keys(memory)
-    return StepMemory(keys, memory @ w_context.t(), hide, not_empty, tuple(cells), w_query.t().contiguous())
+    embedded, types = None, decoder.embeddings.word_lut.num_embeddings
+    if cells and types <= TYPES_PER_SENTENCE * memory.size(0):
+        embedded = _embed(decoder, torch.arange(types, device=memory.device)) @ cells[0][0]
+    keys, values = decoder.attn.keys(memory), memory @ w_context.t()
+    return StepMemory(keys, values, hide, not_empty, tuple(cells), w_query.t().contiguous(), embedded)
 
 
 def start_states(decoder, enc_final_hs) -> tuple[Tensor, ...]:
@@ -75,61 +84,62 @@ def start_states(decoder, enc_final_hs) -> tuple[Tensor, ...]:
         if decoder.bidirectional_encoder:  # layers * directions are interleaved: both directions side by side
             state = torch.cat([state[0::2], state[1::2]], 2)
         states.append(state.transpose(0, 1).contiguous())  # (B, L, H)
-    return *states, states[0].new_zeros(states[0].size(0), decoder.hidden_size)
+    feed = states[0].new_zeros(states[0].size(0), 1, decoder.hidden_size)
+    return torch.cat([feed, states[0]], 1), *states[1:]
 
 
 def step(
     decoder, tokens: Tensor, states: tuple, view: StepMemory, sentences: Tensor, parents: Tensor | None = None
 ) -> tuple:
     """See ``InputFeedDecoder.step``."""
-    if view.cells:
-        out, hidden, dec_in = _lstm_layers(decoder, view.cells, tokens, states, parents)
-    else:
-        *hidden, feed = states if parents is None else (state.index_select(0, parents) for state in states)
-        dec_in = torch.cat([_embed(decoder, tokens), feed], 1)
-        out, hidden = _gru_layers(decoder.rnn.layers, dec_in, *hidden)
+    layers = _lstm_layers if view.cells else _gru_layers
+    states, dec_in = layers(decoder, view, tokens, states, parents)
+    out = states[0][:, -1]
     result, probs = _attend(decoder.attn, out, view, sentences)
     if decoder.context_gate is not None:
         result = decoder.context_gate(dec_in, out, result)
-    return result, (*hidden, result), probs
+    states[0][:, 0] = result
+    return result, states, probs
 
 
 def _embed(decoder, tokens: Tensor) -> Tensor:
     return decoder.embeddings(tokens.view(-1, 1, 1)).squeeze(1)  # (R, E)
 
 
-def _lstm_layers(decoder, cells, tokens: Tensor, states: tuple, parents: Tensor | None) -> tuple:
-    """The last layer's output, the new states, and the decoder's input if it has a context gate.
+def _lstm_layers(decoder, view: StepMemory, tokens: Tensor, states: tuple, parents: Tensor | None) -> tuple:
+    """The new states, whose place for the fed-back output is still empty, and the decoder's input if a gate wants it.
 
     What the state adds to the gates is computed once for all rows that continue it, what the embedding adds once for
     all rows with the same token: together more than half of all products where several rows go on from one prefix.
     """
-    hidden, cell, feed = states  # (n, L, H), (n, L, H), (n, H)
+    hidden, cell = states  # (n, 1 + L, H), (n, L, H)
     rows, size = tokens.size(0), cell.size(2)
-    new_hidden, new_cell = cell.new_empty(2, rows, *cell.shape[1:])
+    new_hidden, new_cell = (state.new_empty(rows, *state.shape[1:]) for state in states)
     squashed = cell.new_empty(rows, size)
     below = None
-    for layer, (w_new, w_state, bias) in enumerate(cells):
-        state, before = hidden[:, layer], cell[:, layer]
-        if layer == 0:
-            state = torch.cat([feed, state], 1)
+    for layer, (w_new, w_state, bias) in enumerate(view.cells):
+        state, before = hidden[:, 0 if layer == 0 else layer + 1 : layer + 2].flatten(1), cell[:, layer]
         gates = torch.addmm(bias, state, w_state)
         if parents is not None:
             gates, before = gates.index_select(0, parents), before.index_select(0, parents)
         if layer == 0:
-            _add_embedding(gates, decoder, tokens, w_new)
+            _add_embedding(gates, decoder, tokens, w_new, view.embedded)
         else:
             gates.addmm_(below, w_new)
-        below = new_hidden[:, layer]
+        below = new_hidden[:, layer + 1]
         cell_forward(gates, before, new_cell[:, layer], squashed, below)
     dec_in = None
     if decoder.context_gate is not None:
+        feed = hidden[:, 0]
         dec_in = torch.cat([_embed(decoder, tokens), feed if parents is None else feed.index_select(0, parents)], 1)
-    return below, [new_hidden, new_cell], dec_in
+    return (new_hidden, new_cell), dec_in
 
 
-def _add_embedding(gates: Tensor, decoder, tokens: Tensor, weight: Tensor) -> None:
+def _add_embedding(gates: Tensor, decoder, tokens: Tensor, weight: Tensor, embedded: Tensor | None) -> None:
     """Add the embeddings' part ``(R, 4H)``, in place."""
+    if embedded is not None:
+        gates += embedded.index_select(0, tokens)
+        return
     if tokens.device.type == "cpu" and tokens.numel() >= FEW_ROWS:  # elsewhere the host would have to wait
         types, places = tokens.unique(return_inverse=True)
         if types.numel() <= tokens.numel() // 2:
@@ -138,12 +148,15 @@ def _add_embedding(gates: Tensor, decoder, tokens: Tensor, weight: Tensor) -> No
     gates.addmm_(_embed(decoder, tokens), weight)
 
 
-def _gru_layers(layers, below: Tensor, hidden: Tensor) -> tuple[Tensor, list[Tensor]]:
-    outs = []
-    for index, layer in enumerate(layers):
+def _gru_layers(decoder, view: StepMemory, tokens: Tensor, states: tuple, parents: Tensor | None) -> tuple:
+    """As :func:`_lstm_layers`, for GRU layers."""
+    hidden = states[0] if parents is None else states[0].index_select(0, parents)
+    below = dec_in = torch.cat([_embed(decoder, tokens), hidden[:, 0]], 1)
+    new_hidden = torch.empty_like(hidden)
+    for index, layer in enumerate(decoder.rnn.layers, 1):
         below = layer(below, hidden[:, index])
-        outs.append(below)
-    return below, [torch.stack(outs, 1)]
+        new_hidden[:, index] = below
+    return (new_hidden,), dec_in
 
 
 def _attend(attention, query: Tensor, view: StepMemory, sentences: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,6 @@ probable completions of a prefix (predictive translation).
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
 
@@ -18,7 +17,7 @@ from tqdm import tqdm
 
 import onmt_entmax
 from onmt_entmax.errors import invalid_setting
-from onmt_entmax.tasks.files import write_lines
+from onmt_entmax.tasks.files import json_line, write_lines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Force every line and write one JSON object for each, blank ones included."""
     from onmt_entmax.plugin import inference
-    from onmt_entmax.search.forced import complete_prefix, force, forced_to_json
+    from onmt_entmax.search.forced import complete_prefix, force, forced_record
 
     sources = inference.required_lines(args, "src")
     if args.max_support < 1:
@@ -50,18 +49,17 @@ def run(args: argparse.Namespace) -> int:
         inference.check_counts(sources, targets)
     models = inference.Models(args.model, args.gpu)
 
-    def forced(batch: inference.Batch) -> list[str]:
+    def forced(batch: inference.Batch) -> list[dict]:
         ids = [models.target_ids(targets[line]) for line in batch.lines]
         lengths = [len(source) for source in batch.sources]
         results = force(batch.scorer, ids, models.start, models.eos, args.max_support, lengths)
         records = []
         for result, line, source in zip(results, batch.lines, batch.sources):
-            record = json.loads(forced_to_json(result, line + 1, models.token, source))
-            records.append(json.dumps({**record, "source": source}, ensure_ascii=False, allow_nan=False))
+            records.append({**forced_record(result, line + 1, models.token, source), "source": source})
         return records
 
-    def completed(batch: inference.Batch) -> list[str]:
-        from onmt_entmax.search.certificates import to_json
+    def completed(batch: inference.Batch) -> list[dict]:
+        from onmt_entmax.search.certificates import certificate_record
 
         prefix = models.target_ids([token for token in args.complete.split(" ") if token])
         settings = models.search_settings(
@@ -70,12 +68,12 @@ def run(args: argparse.Namespace) -> int:
         found = complete_prefix(batch.scorer, [prefix] * len(batch.lines), settings)
         records = []
         for completion, line in zip(found, batch.lines):
-            record = json.loads(to_json(completion.result, line + 1, models.token))
+            record = certificate_record(completion.result, line + 1, models.token)
             record["prefix"] = [models.token(token) for token in prefix]
             record["prefix_impossible_at"] = completion.prefix.impossible_at
             listed = completion.next_tokens[: args.max_support]
             record["next_tokens"] = [{"token": models.token(token), "prob": prob} for token, prob in listed]
-            records.append(json.dumps(record, ensure_ascii=False, allow_nan=False))
+            records.append(record)
         return records
 
     write_records(args, models, sources, forced if args.complete is None else completed)
@@ -83,12 +81,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def write_records(args: argparse.Namespace, models, sources: list[list[str]], describe: Callable) -> None:
-    """Run ``describe(batch) -> JSON strings`` over all batches; write in order, a null record for each blank line."""
-    records = [json.dumps({"line": line, "reason": "blank input line"}) for line in range(1, len(sources) + 1)]
+    """Run ``describe(batch) -> records`` over all batches; write in order, a null record for each blank line."""
+    records = [json_line({"line": line, "reason": "blank input line"}) for line in range(1, len(sources) + 1)]
     with tqdm(total=len(sources), unit="line", disable=None, leave=False, desc=args.command) as progress:
         for batch in models.batches(sources, args.batch_size):
             for line, record in zip(batch.lines, describe(batch)):
-                records[line] = record
+                records[line] = json_line(record)
             progress.update(len(batch.lines))
     if args.output:
         write_lines(args.output, records)

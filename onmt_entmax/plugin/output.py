@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import threading
 import time
@@ -17,8 +16,10 @@ from tqdm import tqdm
 
 from onmt_entmax.errors import invalid_setting
 from onmt_entmax.plugin.corpora import check_parallel
-from onmt_entmax.search.attention import attention_to_json
-from onmt_entmax.search.certificates import blank_line_result, summary, to_json
+from onmt_entmax.plugin.joining import in_groups
+from onmt_entmax.search.attention import attention_record
+from onmt_entmax.search.certificates import blank_line_result, certificate_record, summary
+from onmt_entmax.tasks.files import json_line
 
 # of the run that this thread finished last: the server's own code passes on lists of text only
 LATEST = threading.local()
@@ -45,13 +46,13 @@ class _JsonLines:
     def _open(self) -> None:
         self.file = open(self.temporary, "w", encoding="utf-8", newline="\n")  # noqa: SIM115
 
-    def write(self, record: str) -> None:
+    def write(self, record: dict) -> None:
         if self.path != "-":
             if self.file is None:
                 self._open()
-            self.file.write(record + "\n")
+            self.file.write(json_line(record) + "\n")
         if self.keep:
-            self.records.append(json.loads(record))
+            self.records.append(record)
 
     def finish(self) -> bool:
         """Put the file in its place; returns whether records were asked for."""
@@ -125,17 +126,18 @@ class Outputs:
         previous_bucket = None
         progress = tqdm(total=self.n_lines, unit="line", disable=None, leave=False, desc="translating")
         with progress:
-            for batch, bucket in self.infer_iter:
+            for group, bucket in in_groups(self.infer_iter, self.translator.joins_batches):
                 if previous_bucket is not None and bucket != previous_bucket:
                     self._emit_all(pending)
                     pending = []
                 previous_bucket = bucket
-                data = self.translator.translate_batch(batch, self.attn_debug)
-                self.has_gold = "tgt" in batch and not self.translator.tgt_file_prefix
-                results = data.get("results") or [None] * len(batch["srclen"])
-                lines = batch["cid_line_number"]
-                pending += zip(lines, self.builder.from_batch(data), results)
-                progress.update(len(lines))
+                for data in self.translator.translate_batches(group, self.attn_debug):
+                    batch = data["batch"]
+                    self.has_gold = "tgt" in batch and not self.translator.tgt_file_prefix
+                    results = data.get("results") or [None] * len(batch["srclen"])
+                    lines = batch["cid_line_number"]
+                    pending += zip(lines, self.builder.from_batch(data), results)
+                    progress.update(len(lines))
             self._emit_all(pending)
             if self.n_lines is not None:
                 self._emit_blanks(self.n_lines)
@@ -216,14 +218,14 @@ class Outputs:
         line = len(self.predictions)
         vocabulary = self.translator.vocabs["tgt"].ids_to_tokens
         if self.certificates.path:
-            record = to_json(result, line, vocabulary.__getitem__)
+            record = certificate_record(result, line, vocabulary.__getitem__)
             self.certificates.write(record)
         if self.attention.path:
             source = []
             if result.hypotheses:
                 names = self.translator.vocabs["src"].ids_to_tokens
                 source = [names[token] for token in translation.src[: translation.srclen].tolist()]
-            record = attention_to_json(result, line, vocabulary.__getitem__, source, DefaultTokens.EOS)
+            record = attention_record(result, line, vocabulary.__getitem__, source, DefaultTokens.EOS)
             self.attention.write(record)
         for hypothesis in result.hypotheses:
             hypothesis.attention = None  # the summary does not need it, and a test set's would fill the memory

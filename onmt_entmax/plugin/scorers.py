@@ -38,6 +38,9 @@ class ModelScorer:
         # entmax is solved in float32 where the network runs in half precision
         self.dtype = str(working_dtype(weight.dtype))[6:]
 
+    def narrow(self, sentences: Sequence[int]) -> None:
+        """See :class:`~onmt_entmax.search.scorer.Scorer`; the stock decoders gather each step's memory anyway."""
+
     def _scores(self, hidden: Tensor) -> Tensor:
         scores = self.generator(hidden)
         return scores.to(working_dtype(scores.dtype))
@@ -70,12 +73,25 @@ class RecurrentScorer(ModelScorer):
     def start(self) -> States:
         """See :class:`~onmt_entmax.search.scorer.Scorer`."""
         self.view = self.decoder.prepare_memory(self.memory, self.src_len)
+        self.kept, self.places = range(self.batch_size), None  # sentences in the view, and where each of the batch is
         return self.decoder.start_states(self.final_states)
+
+    def narrow(self, sentences: Sequence[int]) -> None:
+        """See :class:`~onmt_entmax.search.scorer.Scorer`."""
+        where = {sentence: place for place, sentence in enumerate(self.kept)}
+        rows = [where[sentence] for sentence in sentences]
+        self.view = self.view.select(torch.tensor(rows, device=self.device))
+        self.kept = list(sentences)
+        self.places = torch.zeros(self.batch_size, dtype=torch.long)
+        self.places[self.kept] = torch.arange(len(rows))
+        self.places = self.places.to(self.device)
 
     def advance(
         self, tokens: Tensor, states: States, sentences: Tensor, parents: Optional[Tensor]
     ) -> tuple[Tensor, States, Optional[Tensor]]:
         """The decoder's part of :meth:`step`: outputs ``(rows, hidden)``, states, attention."""
+        if self.places is not None:
+            sentences = self.places[sentences]
         return self.decoder.step(tokens, states, self.view, sentences, parents)
 
 
@@ -176,6 +192,11 @@ class EnsembleScorer:
         self.sizes = [len(parts) for parts in states]
         return tuple(part for parts in states for part in parts)
 
+    def narrow(self, sentences: Sequence[int]) -> None:
+        """See :class:`~onmt_entmax.search.scorer.Scorer`."""
+        for member in self.members:
+            member.narrow(sentences)
+
     def step(
         self,
         tokens: Tensor,
@@ -196,6 +217,11 @@ class EnsembleScorer:
         return StepOutput(log_probs, tuple(part for output in outputs for part in output.states), attention)
 
 
+def supports_step(model) -> bool:
+    """Whether the model has our input-feeding decoder, in a form that :class:`RecurrentScorer` can step."""
+    return getattr(model.decoder, "supports_step", False)
+
+
 def build_scorer(
     models: Sequence,
     src: Tensor,
@@ -212,11 +238,6 @@ def build_scorer(
         average_probabilities: for an ensemble, see :class:`EnsembleScorer`.
         any_order: exact search needs it: rows of one step need not follow from those of the step before.
     """
-    scorers: list[Scorer] = []
-    for model in models:
-        if getattr(model.decoder, "supports_step", False):
-            kind = RecurrentScorer
-        else:
-            kind = PrefixScorer if any_order else GenericScorer
-        scorers.append(kind(model, src, src_len))
+    other = PrefixScorer if any_order else GenericScorer
+    scorers = [(RecurrentScorer if supports_step(model) else other)(model, src, src_len) for model in models]
     return scorers[0] if len(scorers) == 1 else EnsembleScorer(scorers, average_probabilities)

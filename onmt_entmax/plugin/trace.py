@@ -7,7 +7,6 @@ onmt_entmax figure beam --input draw.jsonl --output draw.png
 from __future__ import annotations
 
 import argparse
-import json
 import math
 
 import onmt_entmax
@@ -30,16 +29,16 @@ def run(args: argparse.Namespace) -> int:
     """Search every line and write its certificate with the tree, one JSON object each."""
     from onmt_entmax.plugin import inference
     from onmt_entmax.search.beam import beam_search
-    from onmt_entmax.search.certificates import to_json
+    from onmt_entmax.search.certificates import certificate_record
 
     sources = inference.required_lines(args, "src")
     models = inference.Models(args.model, args.gpu)
 
-    def traced(batch: inference.Batch) -> list[str]:
+    def traced(batch: inference.Batch) -> list[dict]:
         settings = models.search_settings(args.beam_size, args.max_length, return_attention=True, return_tree=True)
         records = []
         for result, line, source in zip(beam_search(batch.scorer, settings), batch.lines, batch.sources):
-            record = json.loads(to_json(result, line + 1, models.token))
+            record = certificate_record(result, line + 1, models.token)
             record["source"] = source
             record["tree"] = [
                 {
@@ -54,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
             for hypothesis, found in zip(record["hypotheses"], result.hypotheses):
                 attention = found.attention
                 hypothesis["attention"] = None if attention is None else attention[:, : len(source)].tolist()
-            records.append(json.dumps(record, ensure_ascii=False, allow_nan=False))
+            records.append(record)
         return records
 
     write_records(args, models, sources, traced)

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
+from onmt.constants import DefaultTokens
 from onmt.translate.translator import Translator as StockTranslator
 from torch import Tensor
 
 from onmt_entmax.errors import invalid_setting
+from onmt_entmax.plugin.joining import join_batches
 from onmt_entmax.plugin.models import generator_alpha
 from onmt_entmax.plugin.output import Outputs
-from onmt_entmax.plugin.scorers import build_scorer, combine
+from onmt_entmax.plugin.scorers import build_scorer, combine, supports_step
 from onmt_entmax.search.beam import beam_search
 from onmt_entmax.search.certificates import Hypothesis, SearchResult
 from onmt_entmax.search.settings import SearchSettings
 
 _LENGTH_PENALTIES = {"length_none": "none", "length_wu": "wu", "length_average": "avg"}
 _COVERAGE_PENALTIES = {"coverage_none": "none", "coverage_wu": "wu", "coverage_summary": "summary"}
+
+SMALL = 1 << 22  # probabilities of a step whose memory is nothing to worry about
 
 
 class SparseTranslator(StockTranslator):
@@ -71,9 +77,41 @@ class SparseTranslator(StockTranslator):
             results = [] if scoring else self._search(batch, attn_debug)
         return self._report(batch, results, gold)
 
-    def _search(self, batch, attn_debug: bool) -> list[SearchResult]:
-        settings = self.search_settings(batch, attn_debug)
-        sampling = self.sample_from_topk != 0 or self.sample_from_topp != 0
+    @property
+    def joins_batches(self) -> bool:
+        """Whether several batches may be searched as one: the search then takes fewer and fuller steps."""
+        return not self.copy_attn and not self._samples and all(supports_step(member) for member in self.members)
+
+    def translate_batches(self, batches: list, attn_debug: bool) -> list[dict]:
+        """Search several batches as one. No more rows go through the model at once than the beam of the largest would
+        fill, unless their distributions are small.
+
+        Args:
+            batches: see :meth:`translate_batch`.
+            attn_debug: see :meth:`translate_batch`.
+
+        Returns:
+            What :meth:`translate_batch` returns for each.
+        """
+        if len(batches) == 1:
+            return [self.translate_batch(batches[0], attn_debug)]
+        sizes = [len(batch["srclen"]) for batch in batches]
+        padding = {side: self.vocabs[side].lookup_token(DefaultTokens.PAD) for side in ("src", "tgt")}
+        with torch.no_grad():
+            gold = [self._gold_scores(batch) for batch in batches]
+            rows = max(max(sizes) * self.beam_size, SMALL // len(self.vocabs["tgt"]))
+            joined = self._search(join_batches(batches, padding), attn_debug, rows)
+        ends = list(itertools.accumulate(sizes))
+        parts = [joined[end - size : end] for size, end in zip(sizes, ends)]
+        return [self._report(*arguments) for arguments in zip(batches, parts, gold)]
+
+    @property
+    def _samples(self) -> bool:
+        return self.sample_from_topk != 0 or self.sample_from_topp != 0
+
+    def _search(self, batch, attn_debug: bool, max_rows: int | None = None) -> list[SearchResult]:
+        settings = self.search_settings(batch, attn_debug, max_rows)
+        sampling = self._samples
         scorer = build_scorer(
             self.members,
             batch["src"],
@@ -97,7 +135,7 @@ class SparseTranslator(StockTranslator):
             return exact_search(scorer, settings, self.max_expansions, self.whole_support)
         return beam_search(scorer, settings)
 
-    def search_settings(self, batch, attn_debug: bool) -> SearchSettings:
+    def search_settings(self, batch, attn_debug: bool, max_rows: int | None = None) -> SearchSettings:
         """The settings of the search for one batch; the length limit is each sentence's own."""
         source_lengths = batch["srclen"].tolist()
         if self.max_length_ratio > 0:
@@ -124,6 +162,7 @@ class SparseTranslator(StockTranslator):
             ratio=max(self.ratio, 0.0),
             source_lengths=source_lengths,
             certificates=bool(self.certificates_file),
+            max_rows=max_rows,
             return_attention=bool(attn_debug or self.replace_unk or self.report_align or self.attention_file),
         )
 

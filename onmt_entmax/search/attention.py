@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Callable
 
 from onmt_entmax.search.certificates import SearchResult
 
 
-def attention_to_json(
+def attention_record(
     result: SearchResult, line: int, lookup: Callable[[int], str], source_tokens: Sequence[str], eos: str
-) -> str:
-    """One line of JSON, without the line break.
+) -> dict:
+    """What an attention file says of one line, ready for JSON.
 
     Args:
         result: of one sentence, searched with ``return_attention``.
@@ -32,5 +31,4 @@ def attention_to_json(
             weights = weights[:, : len(source_tokens)].tolist()
         tokens = [lookup(token) for token in hypothesis.tokens] + [eos] * hypothesis.finished
         hypotheses.append({"tokens": tokens, "attention": weights})
-    record = {"line": line, "source": list(source_tokens), "hypotheses": hypotheses}
-    return json.dumps(record, ensure_ascii=False, allow_nan=False)
+    return {"line": line, "source": list(source_tokens), "hypotheses": hypotheses}

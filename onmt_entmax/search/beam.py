@@ -30,19 +30,21 @@ from bisect import insort
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
 
 from onmt_entmax.search.account import Found, SentenceState, sentence_certificate
 from onmt_entmax.search.candidates import merge
 from onmt_entmax.search.certificates import Hypothesis, SearchResult
 from onmt_entmax.search.constraints import Constraints
+from onmt_entmax.search.paths import Path, Paths
 from onmt_entmax.search.penalties import coverage_penalty, length_divisor
-from onmt_entmax.search.scorer import Scorer, select_rows, share
+from onmt_entmax.search.scorer import Scorer, StepOutput, join_outputs, rows_to_continue, select_rows, share
 from onmt_entmax.search.settings import SearchSettings
 from onmt_entmax.search.tree import TREE_WIDTH, TreeRecorder
 
 # Bounds the price of completeness: a prefix that never ends must not hold up its batch up to the length limit.
 OVERRUN = 2.0
+# Share of the sentences left at which the scorer may drop the others: it costs about as much as a step's reading them.
+NARROW = 0.75
 
 
 def beam_search(scorer: Scorer, settings: SearchSettings) -> list[SearchResult]:
@@ -73,18 +75,13 @@ class Beam:
         self.sentences = [SentenceState(limit) for limit in settings.limits(batch)]
         self.prunes = not (settings.has_length or settings.has_coverage or settings.ratio > 0)
         self.tree = TreeRecorder(batch, settings.start) if settings.return_tree else None
-        # Backpointers: entry t describes the rows fed in step t + 1.
-        self.parents: list[list[int]] = [list(range(batch))]
-        self.tokens: list[list[int]] = [[settings.start] * batch]
-        self.totals = [0.0] * batch  # log-probability of each row of the current step
+        self.paths = Paths(batch, settings.start)
         self.divisors = (1.0, 1.0)  # of the hypotheses that finish in this step and in the next
-        self.attention: list[Tensor] = []
 
     def run(self) -> list[SearchResult]:
         """Search, and assemble the results."""
         self.search()
-        offsets, attention = self._joined_attention()
-        return [self._result(index, offsets, attention) for index in range(len(self.sentences))]
+        return [self._result(index) for index in range(len(self.sentences))]
 
     def search(self) -> None:
         """Search until every sentence has ended."""
@@ -99,46 +96,53 @@ class Beam:
         states, shared = scorer.start(), None
         width = min(scorer.vocab_size, max(beam + 1, TREE_WIDTH) if settings.return_tree else beam + 1)
         coverage = penalty = None
-        step = 0
+        step, kept = 0, batch
         while active:
             step += 1
             self.divisors = (length_divisor(settings, step), length_divisor(settings, step + 1))
-            # constraints may forbid the best continuations, so that they need all of them
-            output = scorer.step(tokens, states, sentences, shared, None if self.constraints.active else width)
+            output = self._continuations(step, width, tokens, states, sentences, shared, row_sentences, prefixes)
             if settings.return_attention:
-                self.attention.append(output.attention)
-            values, indices = output.log_probs, output.tokens  # (rows, width)
-            if self.constraints.active:
-                values = self.constraints.apply(values, [step - 1] * len(row_sentences), row_sentences, prefixes)
-            if indices is None:
-                values, indices = values.topk(width, dim=-1)
+                self.paths.attend(output.attention)
+            indices = output.tokens  # (rows, width)
             # An entmax or softmax that rounds above 1 must not make a prefix less probable than its continuation.
-            scores = values.double().clamp_(max=0.0).add_(totals.unsqueeze(1))
+            scores = output.log_probs.double().clamp_(max=0.0).add_(totals.unsqueeze(1))
             if self.tree is not None:
                 self.tree.expand(row_sentences, scores, indices)
             if settings.has_coverage:
                 coverage, penalty = self._cover(coverage, output.attention, row_sentences, step)
             stepwise = penalty if settings.stepwise_penalty else None
-            candidates = merge(scores, indices, stepwise, counts, beam + 1)
+            candidates = merge(scores, indices, stepwise, counts, beam + 1, settings.eos)
             penalties = penalty.tolist() if penalty is not None and not settings.stepwise_penalty else None
             parents, new_tokens, new_totals, new_sentences = [], [], [], []
             next_active, next_counts = [], []
             first = 0  # row of the sentence's best live prefix
-            for index, count, (ranks, logs, slots, picks) in zip(active, counts, candidates):
-                live = self._advance(index, step, first, width, ranks, logs, slots, picks, penalties)
-                self.sentences[index].ledger.expansions += count
+            for place, (index, count) in enumerate(zip(active, counts)):
+                sentence, size = self.sentences[index], candidates.sizes[place]
+                logs, rows, picks = candidates.logs[place], candidates.rows[place], candidates.tokens[place]
+                if self._goes_on(sentence, step, size, candidates.finish[place]):  # most sentences in most steps
+                    if size > beam:
+                        sentence.ledger.lose(logs[beam])
+                        size = beam
+                else:
+                    ranks = candidates.ranks[place][:size]
+                    live = self._advance(index, step, first, ranks, logs, rows, picks, penalties)
+                    size = len(live)
+                    logs, rows, picks = zip(*live) if live else ((), (), ())
+                sentence.ledger.expansions += count
                 first += count
-                if live:
+                if size:
                     next_active.append(index)
-                    next_counts.append(len(live))
-                    for log_prob, row, token in live:
-                        parents.append(row)
-                        new_tokens.append(token)
-                        new_totals.append(log_prob)
-                        new_sentences.append(index)
+                    next_counts.append(size)
+                    parents += rows[:size]
+                    new_tokens += picks[:size]
+                    new_totals += logs[:size]
+                    new_sentences += [index] * size
             active, counts = next_active, next_counts
             if not active:
                 break
+            if len(active) <= NARROW * kept:
+                kept = len(active)
+                scorer.narrow(active)
             distinct, places = share(parents)
             fed = torch.tensor([new_tokens, new_sentences] if places is None else [new_tokens, new_sentences, places])
             tokens, sentences, *rest = fed.to(device)
@@ -153,37 +157,59 @@ class Beam:
                 prefixes = [(*prefixes[row], token) for row, token in zip(parents, new_tokens)]
             if self.tree is not None:
                 self.tree.advance(parents, new_tokens)
-            self.parents.append(parents)
-            self.tokens.append(new_tokens)
-            self.totals = new_totals
+            self.paths.extend(parents, new_tokens, new_totals)
             row_sentences = new_sentences
 
-    def _advance(self, index, step, first, width, ranks, logs, slots, picks, penalties):
+    def _continuations(self, step, width, tokens, states, sentences, shared, row_sentences, prefixes) -> StepOutput:
+        """The best ``width`` permitted continuations of each row, at most ``max_rows`` rows at a time."""
+        most = self.settings.max_rows or len(row_sentences)
+        parts = []
+        for start in range(0, len(row_sentences), most):
+            part = slice(start, start + most)
+            old, places = rows_to_continue(states, shared, part)
+            # constraints may forbid the best continuations, so that they need all of them
+            best = None if self.constraints.active else width
+            output = self.scorer.step(tokens[part], old, sentences[part], places, best)
+            values, indices = output.log_probs, output.tokens
+            if self.constraints.active:
+                of_part, lengths = row_sentences[part], [step - 1] * len(values)
+                values = self.constraints.apply(values, lengths, of_part, prefixes and prefixes[part])
+            if indices is None:
+                values, indices = values.topk(width, dim=-1)
+            parts.append(StepOutput(values, output.states, output.attention, indices))
+        return join_outputs(parts)
+
+    def _goes_on(self, sentence: SentenceState, step: int, size: int, finish: bool) -> bool:
+        """Whether a sentence's best candidates are the live prefixes of the next step, with nothing to decide."""
+        if finish or not size or step >= sentence.limit or len(sentence.ranking) >= self.settings.n_best:
+            return False
+        return self.prunes and self.tree is None and self.settings.forced_prefixes is None
+
+    def _advance(self, index, step, first, ranks, logs, rows, picks, penalties):
         """Sort one sentence's candidates into finished, live and given up; return the live ones, best first.
 
         Args:
             index: the sentence.
             step: tokens of each candidate, counted from 1.
             first: its first row.
-            width: continuations per row, to find the row of a slot.
-            ranks: what candidates are ranked by, descending, ``-inf`` where there are no more.
+            ranks: what the candidates are ranked by, descending.
             logs: their log-probabilities.
-            slots: their places among the sentence's continuations.
+            rows: the rows that they continue.
             picks: their last tokens.
             penalties: coverage penalty of each row, where it is applied at the end.
+
+        Returns:
+            Triples of log-probability, row and token.
         """
         settings, tree, sentence = self.settings, self.tree, self.sentences[index]
         beam, eos, ledger, forced = settings.beam_size, settings.eos, sentence.ledger, self.constraints.forced[index]
         divisor = self.divisors[0]
         live, number_finished, top_score = [], 0, None
         for place, rank in enumerate(ranks):
-            if rank == -math.inf:
-                break
-            log_prob = logs[place]
+            log_prob, row, token = logs[place], rows[place], picks[place]
             if place >= beam:
                 ledger.lose(log_prob)
                 break
-            row, token = first + int(slots[place]) // width, int(picks[place])
             if place == 0 or token == eos:
                 score = rank / divisor - (penalties[row] if penalties is not None else 0.0)
                 top_score = score if place == 0 else top_score
@@ -215,7 +241,7 @@ class Beam:
         if self.prunes:
             return self._prune(sentence, step, live)
         enough = False
-        if number_finished and self._ends_stage(index, top_score, int(picks[0]) == eos):
+        if number_finished and self._ends_stage(index, top_score, picks[0] == eos):
             enough = len(sentence.finished) >= settings.n_best
             sentence.stage += 1
             sentence.ranking.clear()
@@ -290,46 +316,28 @@ class Beam:
         """The prefix of a sentence's first and best row, where no continuation of any row is permitted."""
         if step == 1:
             return Found(0.0, 0.0, 0, row, None)
-        log_prob = self.totals[row]
+        log_prob = self.paths.totals[row]
         score = log_prob / length_divisor(self.settings, step - 1)
-        return Found(score, log_prob, step - 1, self.parents[step - 1][row], self.tokens[step - 1][row])
-
-    def _rows_and_tokens(self, found: Found) -> tuple[list[int], list[int]]:
-        """Follow the backpointers: the row of each step, and the tokens (EOS not included)."""
-        rows, tokens, row = [], [] if found.last is None else [found.last], found.row
-        for step in range(found.step - 1, -1, -1):
-            rows.append(row)
-            if step:
-                tokens.append(self.tokens[step][row])
-            row = self.parents[step][row]
-        return rows[::-1], tokens[::-1]
+        return Found(score, log_prob, step - 1, *self.paths.before(step, row))
 
     def finished_strings(self, index: int) -> Iterator[tuple[tuple[int, ...], float]]:
         """Tokens and log-probability of everything that one sentence finished."""
         for found in self.sentences[index].finished:
-            yield tuple(self._rows_and_tokens(found)[1]), found.log_prob
+            yield tuple(self._path(found).tokens), found.log_prob
 
-    def _joined_attention(self) -> tuple[list[int], Tensor | None]:
-        if not self.attention or self.attention[0] is None:
-            return [], None
-        offsets = [0]
-        for part in self.attention:
-            offsets.append(offsets[-1] + len(part))
-        return offsets, torch.cat(self.attention)
+    def _path(self, found: Found) -> Path:
+        return self.paths.follow(found.step, found.row, found.last)
 
-    def _result(self, index: int, offsets: list[int], attention: Tensor | None) -> SearchResult:
+    def _result(self, index: int) -> SearchResult:
         settings, sentence = self.settings, self.sentences[index]
         chosen = sorted(sentence.finished, key=lambda found: (found.stage, -found.score))[: settings.n_best]
         hypotheses = []
         for found in chosen or [sentence.fallback]:
-            rows, tokens = self._rows_and_tokens(found)
-            weights = None
-            if attention is not None:
-                where = [offset + row for offset, row in zip(offsets, rows)]
-                weights = attention[torch.tensor(where, dtype=torch.long, device=attention.device)]
-                if settings.source_lengths is not None:
-                    weights = weights[:, : settings.source_lengths[index]]
-            hypotheses.append(Hypothesis(tokens, found.log_prob, found.score, bool(chosen), weights))
+            path = self._path(found)
+            weights = self.paths.weights(path)
+            if weights is not None and settings.source_lengths is not None:
+                weights = weights[:, : settings.source_lengths[index]]
+            hypotheses.append(Hypothesis(path.tokens, found.log_prob, found.score, bool(chosen), weights))
         return SearchResult(
             hypotheses,
             sentence_certificate(sentence, hypotheses, settings, self.scorer.dtype, self.constraints.forced[index]),

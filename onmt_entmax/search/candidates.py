@@ -3,31 +3,50 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 
-def merge(scores: Tensor, tokens: Tensor, penalty: Tensor | None, counts: list[int], keep: int) -> Iterator[tuple]:
-    """The best candidates of each sentence, in one transfer from the device.
+class Candidates(NamedTuple):
+    """The best continuations of each sentence, best first: a list per sentence, of which the first ``size`` are real.
+
+    Attributes:
+        sizes: how many are possible at all.
+        finish: whether any of these ends with EOS.
+        ranks: what they are ranked by.
+        logs: their log-probabilities.
+        rows: the rows that they continue.
+        tokens: their last tokens.
+    """
+
+    sizes: list[int]
+    finish: list[bool]
+    ranks: list[list[float]]
+    logs: list[list[float]]
+    rows: list[list[int]]
+    tokens: list[list[int]]
+
+
+def merge(scores: Tensor, tokens: Tensor, penalty: Tensor | None, counts: list[int], keep: int, eos: int) -> Candidates:
+    """The best candidates of each sentence.
 
     Args:
         scores: log-probabilities of each row's best continuations, ``(rows, width)``.
         tokens: their last tokens, ``(rows, width)``.
         penalty: subtracted from a row's scores for ranking, ``(rows,)`` or None.
         counts: rows of each sentence.
-        keep: candidates wanted per sentence.
-
-    Yields:
-        Per sentence four lists of up to ``keep``, best first: ranks (``-inf`` where there are no more candidates),
-        log-probabilities, places among the sentence's continuations, tokens.
+        keep: most candidates wanted per sentence.
+        eos: token that finishes a hypothesis.
     """
     sentences, most, width = len(counts), max(counts), scores.size(1)
+    per_sentence = torch.tensor(counts)
+    first = per_sentence.cumsum(0) - per_sentence  # row of each sentence
     if len(scores) != sentences * most:
         # Rows of sentences with fewer live prefixes move to a grid whose empty places are impossible.
-        slots = [index * most + row for index, count in enumerate(counts) for row in range(count)]
-        where = torch.tensor(slots, device=scores.device)
+        shift = torch.arange(0, sentences * most, most) - first
+        where = (torch.arange(len(scores)) + shift.repeat_interleave(per_sentence)).to(scores.device)
         grid = scores.new_full((sentences * most, width), -math.inf)
         scores = grid.index_copy_(0, where, scores)
         tokens = tokens.new_zeros((sentences * most, width)).index_copy_(0, where, tokens)
@@ -40,10 +59,15 @@ def merge(scores: Tensor, tokens: Tensor, penalty: Tensor | None, counts: list[i
     # Stable, so that ties fall the same way whatever else is in the batch.
     best, places = ranks.sort(dim=-1, descending=True, stable=True)
     best, places = best[:, :keep], places[:, :keep]  # (sentences, keep)
-    parts = [best, places.double(), tokens.gather(1, places).double()]  # integers below 2**53 are exact
-    if penalty is not None:
-        parts.append(logs.gather(1, places))
-    for row in torch.cat(parts, 1).tolist():
-        rank = row[:keep]
-        logs_of = row[3 * keep :] if penalty is not None else rank
-        yield rank, logs_of, row[keep : 2 * keep], row[2 * keep : 3 * keep]
+    parts = [best, logs.gather(1, places), places.double(), tokens.gather(1, places).double()]
+    ranks, logs, places, tokens = torch.stack(parts).cpu()  # one transfer; integers below 2**53 are exact
+    tokens = tokens.long()
+    possible = ranks > -math.inf
+    return Candidates(
+        possible.sum(1).tolist(),
+        (possible & (tokens == eos)).any(1).tolist(),
+        ranks.tolist(),
+        logs.tolist(),
+        (places.long().div_(width, rounding_mode="floor") + first.unsqueeze(1)).tolist(),
+        tokens.tolist(),
+    )

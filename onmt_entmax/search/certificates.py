@@ -6,7 +6,6 @@ continuations. A search therefore knows the most that anything it did not finish
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -183,8 +182,8 @@ class Ledger:
         return certificate
 
 
-def to_json(result: SearchResult, line: int, lookup: Callable[[int], str]) -> str:
-    """One line of a certificates file, without the line break.
+def certificate_record(result: SearchResult, line: int, lookup: Callable[[int], str]) -> dict:
+    """What a certificates file says of one line, ready for JSON.
 
     Args:
         result: of one sentence.
@@ -219,17 +218,12 @@ def to_json(result: SearchResult, line: int, lookup: Callable[[int], str]) -> st
     if certificate.prefix_log_prob is not None:
         record["conditional_on_prefix"] = True
         record["prefix_log_prob"] = certificate.prefix_log_prob
-    return json.dumps(record, ensure_ascii=False, allow_nan=False)
+    return record
 
 
 def blank_line_result() -> SearchResult:
     """The result for a blank input line, on which no model is run."""
     return SearchResult([], Certificate(reason=BLANK_LINE))
-
-
-def blank_line_certificate(line: int) -> str:
-    """The JSON object for a blank input line."""
-    return to_json(blank_line_result(), line, str)
 
 
 def summary(results: Iterable[SearchResult]) -> str:

@@ -148,6 +148,7 @@ class _Queues:
 
     def search(self) -> None:
         start = self.scorer.start()
+        self.scorer.narrow(list(self.queues))
         slots = self._pool(0).add(start, list(self.queues))
         for slot, queue in zip(slots, self.queues.values()):
             queue.push(0.0, 0, self.settings.start, slot, None)
@@ -160,7 +161,9 @@ class _Queues:
             if not groups:
                 return
             for nodes in groups.values():
-                self._expand(nodes)
+                most = self.settings.max_rows or len(nodes)
+                for start in range(0, len(nodes), most):
+                    self._expand(nodes[start : start + most])
 
     def _key(self, length: int) -> int:
         return 0 if self.scorer.mixed_lengths else length

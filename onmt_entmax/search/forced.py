@@ -5,7 +5,6 @@ The support at each step is the set of tokens of non-zero probability: for spars
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -188,10 +187,10 @@ def sparsity(results: Iterable[ForcedResult]) -> dict[str, float | int | None]:
     }
 
 
-def forced_to_json(
+def forced_record(
     result: ForcedResult, line: int, lookup: Callable[[int], str], source_tokens: Sequence[str] | None = None
-) -> str:
-    """One line of JSON, without the line break.
+) -> dict:
+    """What forced decoding says of one line, ready for JSON.
 
     Args:
         result: of one target.
@@ -215,8 +214,7 @@ def forced_to_json(
                 for position, weight in step.attention
             ]
         steps.append(entry)
-    record = {"line": line, "log_prob": result.log_prob, "impossible_at": result.impossible_at, "steps": steps}
-    return json.dumps(record, ensure_ascii=False, allow_nan=False)
+    return {"line": line, "log_prob": result.log_prob, "impossible_at": result.impossible_at, "steps": steps}
 
 
 def _with_eos(targets: Sequence[Sequence[int]], eos: int | None) -> list[list[int]]:

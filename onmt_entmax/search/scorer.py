@@ -52,6 +52,10 @@ class Scorer(Protocol):
         """The states before the first token, one row per sentence, in order. May be called more than once."""
         ...
 
+    def narrow(self, sentences: Sequence[int]) -> None:
+        """Until the next ``start`` only these sentences, ascending, have rows: what others need may go."""
+        ...
+
     def step(
         self,
         tokens: Tensor,
@@ -80,6 +84,25 @@ def share(parents: Sequence[int]) -> tuple[list[int], Optional[list[int]]]:
     places: dict[int, int] = {}
     rows = [places.setdefault(parent, len(places)) for parent in parents]
     return list(places), rows if len(places) < len(rows) else None
+
+
+def rows_to_continue(states: States, parents: Optional[Tensor], part: slice) -> tuple[States, Optional[Tensor]]:
+    """The states that a part of the rows continues, and the rows' places among these, as ``step`` wants them."""
+    if parents is None:
+        return tuple(state[part] for state in states), None
+    # numbered by first appearance and never shared between sentences: neighbours, but for a few
+    first, last = (int(end) for end in parents[part].aminmax())
+    return tuple(state[first : last + 1] for state in states), parents[part] - first
+
+
+def join_outputs(parts: Sequence[StepOutput]) -> StepOutput:
+    """The outputs of parts of the rows as one."""
+    if len(parts) == 1:
+        return parts[0]
+    states = tuple(torch.cat(pieces) for pieces in zip(*(part.states for part in parts)))
+    attention = None if parts[0].attention is None else torch.cat([part.attention for part in parts])
+    tokens = None if parts[0].tokens is None else torch.cat([part.tokens for part in parts])
+    return StepOutput(torch.cat([part.log_probs for part in parts]), states, attention, tokens)
 
 
 def select_rows(states: States, rows: Tensor) -> States:

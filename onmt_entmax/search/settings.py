@@ -32,6 +32,8 @@ class SearchSettings:
         ratio: OpenNMT-py's stopping rule by length ratio (needs ``source_lengths``); 0 for none.
         source_lengths: number of source tokens of each sentence; needed by ``ratio`` and by coverage ``wu``.
         certificates: go on where a little more search may prove completeness.
+        max_rows: most prefixes that go through the model at once (more take turns); None for no such bound. Needs a
+            scorer whose states are all in the ``States`` that it returns.
         return_attention: fill in ``Hypothesis.attention``.
         return_tree: fill in ``SearchResult.tree`` (slow; for pictures of single inputs).
     """
@@ -54,6 +56,7 @@ class SearchSettings:
     ratio: float = 0.0
     source_lengths: Sequence[int] | None = None
     certificates: bool = False
+    max_rows: int | None = None
     return_attention: bool = False
     return_tree: bool = False
 
@@ -69,6 +72,8 @@ class SearchSettings:
             raise invalid_setting("max_length", min(lengths), "It must be at least 1 (EOS counts).")
         if self.min_length < 0:
             raise invalid_setting("min_length", self.min_length, "It must be at least 0.")
+        if self.max_rows is not None and self.max_rows < 1:
+            raise ValueError(f"`max_rows` is {self.max_rows}; it must be at least 1, or None.")
         if self.block_ngram_repeat < 0:
             raise invalid_setting("block_ngram_repeat", self.block_ngram_repeat, "It must be at least 0.")
         if self.eos in self.banned:

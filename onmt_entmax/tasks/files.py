@@ -79,6 +79,11 @@ def write_text(path: PathLike, text: str) -> None:
         raise
 
 
+def json_line(record: Mapping) -> str:
+    """A record as one line of JSON, without the line break; no NaN, no infinity."""
+    return json.dumps(record, ensure_ascii=False, allow_nan=False)
+
+
 def write_lines(path: PathLike, lines: Iterable[str]) -> None:
     r"""Write each line followed by ``\n``, atomically. A line that holds ``\n`` is a ``ValueError``."""
     lines = list(lines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from onmt_entmax.model import stepping
 from onmt_entmax.model.decoder import InputFeedDecoder
 from tests.model.helpers import VOCAB, Inputs, build
 
@@ -92,8 +93,13 @@ def test_rows_come_and_go():
 
 @pytest.mark.parametrize("changes", CONFIGURATIONS, ids=ident)
 @pytest.mark.parametrize("rows", [5, 48])
-def test_rows_that_share_states_and_tokens(changes, rows):
-    """Siblings with one state equal rows with a copy each; 48 rows have each of the few tokens several times."""
+@pytest.mark.parametrize("types_per_sentence", [0, 100])
+def test_rows_that_share_states_and_tokens(changes, rows, types_per_sentence, monkeypatch):
+    """Siblings with one state equal rows with a copy each; 48 rows have each of the few tokens several times.
+
+    With 100 types per sentence the embeddings' part is computed for all types in advance, with 0 in each step.
+    """
+    monkeypatch.setattr(stepping, "TYPES_PER_SENTENCE", types_per_sentence)
     decoder, inputs = decoder_and_inputs(changes)
     generator = torch.Generator().manual_seed(rows)
     view = decoder.prepare_memory(inputs.memory, inputs.src_len)

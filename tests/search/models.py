@@ -55,12 +55,19 @@ class TableScorer:
         self.first = first_sentence
         self.src_len = src_len
         self.rows = []
+        self.kept = set(range(batch_size))
 
     def start(self):
+        self.kept = set(range(self.batch_size))
         sentences = torch.arange(self.first, self.first + self.batch_size)
         return (sentences * 7919 + 13, torch.zeros(self.batch_size, 2, dtype=torch.long))
 
+    def narrow(self, sentences):
+        assert list(sentences) == sorted(sentences) and set(sentences) <= self.kept
+        self.kept = set(sentences)
+
     def step(self, tokens, states, sentences, parents=None, best=None):
+        assert set(sentences.tolist()) <= self.kept
         hashes, lengths = states if parents is None else select_rows(states, parents)
         assert hashes.shape == tokens.shape == sentences.shape and len(lengths) == len(hashes)
         if not self.mixed_lengths:

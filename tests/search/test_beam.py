@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onmt_entmax.errors import UserError
-from onmt_entmax.search.attention import attention_to_json
+from onmt_entmax.search.attention import attention_record
 from onmt_entmax.search.beam import beam_search
 from onmt_entmax.search.constraints import repeating_tokens
 from onmt_entmax.search.penalties import coverage_penalty, length_divisor
@@ -192,6 +192,27 @@ def test_a_batch_equals_batches_of_one(seed, kind, changes):
         assert all(len(found.tokens) + found.finished <= limits[index] + len(prefix) for found in result.hypotheses)
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    kind=st.sampled_from(["sparse", "peaked", "dense", "ties"]),
+    max_rows=st.sampled_from([1, 2, 5]),
+    changes=st.sampled_from([{}, {"block_ngram_repeat": 2}, {"coverage_penalty": "summary", "beta": 0.2}]),
+)
+def test_rows_in_turns_give_the_same(seed, kind, max_rows, changes):
+    given_settings = search_settings(**changes, max_length=8, return_attention=True)
+    tables = random_tables(seed, 6, kind)
+    scorer = TableScorer(tables, 3)
+    for one, other in zip(
+        beam_search(TableScorer(tables, 3), given_settings),
+        beam_search(scorer, replace(given_settings, max_rows=max_rows)),
+    ):
+        assert same(one, other)
+        for first, second in zip(one.hypotheses, other.hypotheses):
+            assert torch.equal(first.attention, second.attention)
+    assert max(scorer.rows) <= max_rows
+
+
 def test_every_sentence_has_its_own_length_limit():
     # token 2 for ever: each sentence is cut at its own limit, and nothing finishes
     tables = torch.tensor([[0, 0, 1]], dtype=torch.float64).log()
@@ -304,13 +325,13 @@ def test_attention_json():
     result = beam_search(
         TableScorer(random_tables(4, 6, "sparse"), 1), search_settings(n_best=2, return_attention=True)
     )[0]
-    record = json.loads(attention_to_json(result, 2, "abcdef".__getitem__, ["x", "y"], "</s>"))
+    record = attention_record(result, 2, "abcdef".__getitem__, ["x", "y"], "</s>")
     assert record["line"] == 2 and record["source"] == ["x", "y"] and len(record["hypotheses"]) == 2
     for entry, found in zip(record["hypotheses"], result.hypotheses):
         assert entry["tokens"] == ["abcdef"[token] for token in found.tokens] + ["</s>"]
         assert entry["attention"] == found.attention[:, :2].tolist()
     plain = beam_search(TableScorer(random_tables(4, 6, "sparse"), 1), search_settings())[0]
-    assert json.loads(attention_to_json(plain, 1, str, [], ""))["hypotheses"][0]["attention"] is None
+    assert attention_record(plain, 1, str, [], "")["hypotheses"][0]["attention"] is None
 
 
 class Chain(TableScorer):

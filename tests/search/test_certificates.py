@@ -16,12 +16,13 @@ from onmt_entmax.search.certificates import (
     Certificate,
     Hypothesis,
     SearchResult,
-    blank_line_certificate,
+    blank_line_result,
+    certificate_record,
     summary,
-    to_json,
 )
 from onmt_entmax.search.exact import exact_search
 from onmt_entmax.search.settings import SearchSettings
+from onmt_entmax.tasks.files import json_line
 from tests.search.checks import check_against_enumeration
 from tests.search.models import EOS, START, TableScorer, enumerate_strings, random_tables
 
@@ -112,7 +113,7 @@ def test_conditional_on_a_forced_prefix(seed, kind, exact):
     finished, cut = enumerate_strings(scorer, 4, prefix)[0]
     given_settings = search_settings(4, length=4, forced_prefixes=[prefix])
     result = (exact_search if exact else beam_search)(scorer, given_settings)[0]
-    record = json.loads(to_json(result, 1, str))
+    record = json.loads(json_line(certificate_record(result, 1, str)))
     if not finished and not cut:
         assert result.certificate.reason == "forced prefix has probability zero"
         assert record["complete"] is None
@@ -141,7 +142,7 @@ def test_conditional_on_a_forced_prefix(seed, kind, exact):
 def test_void_with_the_reason(setting, reason):
     results = beam_search(TableScorer(random_tables(0, 5), 2), search_settings(**setting))
     for result in results:
-        record = json.loads(to_json(result, 1, str))
+        record = json.loads(json_line(certificate_record(result, 1, str)))
         assert record["reason"] == reason
         for key in ("complete", "optimal", "certified_n", "margin", "mass_found", "mass_dropped", "mass_is_one"):
             assert record[key] is None
@@ -164,7 +165,7 @@ def test_json_line():
         Hypothesis([5], math.log(0.5), math.log(0.5), True),
         Hypothesis([], math.log(0.25), math.log(0.25), True),
     ]
-    line = to_json(SearchResult(hypotheses, certificate), 7, {5: "é"}.__getitem__)
+    line = json_line(certificate_record(SearchResult(hypotheses, certificate), 7, {5: "é"}.__getitem__))
     assert line == (
         '{"line": 7, "hypotheses": [{"tokens": ["é"], "log_prob": -0.6931471805599453, "prob": 0.5, "finished": true}, '
         '{"tokens": [], "log_prob": -1.3862943611198906, "prob": 0.25, "finished": true}], '
@@ -175,7 +176,7 @@ def test_json_line():
 
 
 def test_blank_line():
-    assert json.loads(blank_line_certificate(3)) == {
+    assert certificate_record(blank_line_result(), 3, str) == {
         "line": 3,
         "hypotheses": [],
         "complete": None,

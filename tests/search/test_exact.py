@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -96,6 +97,23 @@ def test_a_batch_equals_batches_of_one(seed, kind, expansions):
     for index, result in enumerate(batch):
         alone = TableScorer(tables, 1, first_sentence=index)
         assert same(exact_search(alone, search_settings(2, 2, limits[index]), expansions)[0], result)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**6), kind=ALL_KINDS, mixed=st.booleans())
+def test_rows_in_turns_give_the_same(seed, kind, mixed):
+    tables, given_settings = random_tables(seed, 5, kind), search_settings(2, 2, 6)
+    scorer = TableScorer(tables, 4, mixed)
+    # a queue may be bounded more tightly by what the turn before found: counts of expansions differ
+    for one, other in zip(
+        exact_search(TableScorer(tables, 4, mixed), given_settings),
+        exact_search(scorer, replace(given_settings, max_rows=3)),
+    ):
+        assert [(found.tokens, found.log_prob) for found in one.hypotheses] == [
+            (found.tokens, found.log_prob) for found in other.hypotheses
+        ]
+        assert one.certificate.certified_n == other.certificate.certified_n
+    assert max(scorer.rows) <= 3
 
 
 def garden_path():

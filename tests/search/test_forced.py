@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import pytest
@@ -15,10 +14,11 @@ from onmt_entmax.search.forced import (
     complete_prefix,
     force,
     force_from_log_probs,
-    forced_to_json,
+    forced_record,
     sparsity,
 )
 from onmt_entmax.search.settings import SearchSettings
+from onmt_entmax.tasks.files import json_line
 from tests.search.models import EOS, START, TableScorer, enumerate_strings, random_tables
 
 # whatever the prefix: EOS .5, token 2 .375, token 3 .125, BOS and token 4 impossible
@@ -102,7 +102,7 @@ def test_sparsity():
 
 def test_json():
     result = force(TableScorer(FLAT, src_len=2), [[4]], START, EOS, max_support=1)[0]
-    record = json.loads(forced_to_json(result, 5, "abcde".__getitem__, ["x", "y"]))
+    record = forced_record(result, 5, "abcde".__getitem__, ["x", "y"])
     assert {key: record[key] for key in ("line", "log_prob", "impossible_at")} == {
         "line": 5,
         "log_prob": None,
@@ -113,7 +113,7 @@ def test_json():
     assert first["support"] == [{"token": "b", "prob": 0.5}]
     assert (second["token"], second["log_prob"]) == ("b", math.log(0.5))
     assert first["attention"][0]["token"] in ("x", "y")
-    assert "NaN" not in forced_to_json(result, 5, str) and "Infinity" not in forced_to_json(result, 5, str)
+    assert json_line(forced_record(result, 5, str))  # JSON has neither NaN nor infinity
 
 
 def test_completions():
