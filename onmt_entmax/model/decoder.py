@@ -266,8 +266,8 @@ class InputFeedDecoder(_WithOurAttention, InputFeedRNNDecoder):
         return outputs, probs
 
     def _dropout_factors(self, emb: Tensor) -> Tensor:
-        """Factors ``(tgt_len, layers, batch, hidden)``: between layers, and last of the attentional output."""
-        shape = (emb.size(1), self.num_layers, emb.size(0), self.hidden_size)
+        """Factors ``(tgt_len, layers, hidden, batch)``: between layers, and last of the attentional output."""
+        shape = (emb.size(1), self.num_layers, self.hidden_size, emb.size(0))
         between, output = self.rnn.dropout.p, self.dropout.p
         if between == output or self.num_layers == 1:
             return dropout_factors(emb, shape, output)

@@ -107,8 +107,8 @@ class Ragged(NamedTuple):
 class _Layer(torch.autograd.Function):
     """One LSTM layer of D directions over a ragged batch: from ``(S, B, E)`` to ``(S, B, D * H)``.
 
-    Also returns the last states, ``(D, B, H)``. Buffers are ``(D, S, B, ·)``, the second direction in reading order,
-    that is each sentence reversed.
+    Also returns the last states, ``(D, B, H)``. Buffers have features before sentences (see ``kernels``), those that
+    meet a weight ``(D, features, S, B)``; the second direction is in reading order, that is each sentence reversed.
     """
 
     @staticmethod
@@ -120,64 +120,65 @@ class _Layer(torch.autograd.Function):
         size = w_hh[0].size(1)
         x = x.contiguous().view(-1, features)
         read = [x, x.index_select(0, ragged.reverse)][:directions]
-        gates = x.new_empty(directions, steps, batch, 4 * size)
+        gates = x.new_empty(directions, 4 * size, steps, batch)
         for d in range(directions):
-            torch.addmm(b_ih[d] + b_hh[d], read[d], w_ih[d].t(), out=gates[d].view(-1, 4 * size))
-        own = torch.stack([w.t() for w in w_hh])  # (D, H, 4H)
-        hidden, cells = (x.new_zeros(directions, steps + 1, batch, size) for _ in range(2))
-        squashed = torch.zeros_like(hidden[:, 1:])
+            bias = (b_ih[d] + b_hh[d]).unsqueeze(1)
+            torch.addmm(bias, w_ih[d], read[d].t(), out=gates[d].view(4 * size, -1))
+        own = torch.stack(w_hh)  # (D, 4H, H)
+        hidden = x.new_zeros(directions, size, steps + 1, batch)
+        cells = x.new_zeros(directions, steps + 1, size, batch)
+        squashed = torch.zeros_like(cells[:, 1:])
         for t, n in enumerate(ragged.rows):
-            gate = gates[:, t, :n]
+            gate, before, after = gates[:, :, t, :n], cells[:, t, :, :n], cells[:, t + 1, :, :n]
             if t > 0:  # the first state is zero
-                gate.baddbmm_(hidden[:, t, :n], own)
-            cell_forward(gate, cells[:, t, :n], cells[:, t + 1, :n], squashed[:, t, :n], hidden[:, t + 1, :n])
+                gate.baddbmm_(own, hidden[:, :, t, :n])
+            cell_forward(gate, before, after, squashed[:, t, :, :n], hidden[:, :, t + 1, :n])
         ctx.ragged = ragged
-        ctx.save_for_backward(x, gates, hidden, cells, squashed, *w_ih, *w_hh)
-        flat = [hidden[d, 1:].reshape(-1, size) for d in range(directions)]
-        last = [
-            torch.stack([part[d, 1:].reshape(-1, size)[ragged.last] for d in range(directions)])
-            for part in (hidden, cells)
-        ]
+        ctx.save_for_backward(x, gates, hidden, cells, squashed, *w_ih, own)
+        flat = hidden.view(directions, size, -1)[:, :, batch:].transpose(1, 2)  # (D, S * B, H)
         out = torch.cat([flat[0], *(part.index_select(0, ragged.reverse) for part in flat[1:])], 1)
-        return out.view(steps, batch, -1), *last
+        last_hidden = flat.index_select(1, ragged.last)
+        last_cell = cells[:, ragged.last // batch + 1, :, torch.arange(batch)].transpose(0, 1)
+        return out.view(steps, batch, -1), last_hidden, last_cell.contiguous()
 
     @staticmethod
     @once_differentiable
     def backward(ctx, d_out, d_last_hidden, d_last_cell):
         ragged = ctx.ragged
-        x, gates, hidden, cells, squashed, *weights = ctx.saved_tensors
-        directions, steps, batch, size = squashed.shape
-        w_ih, w_hh = weights[:directions], torch.stack(weights[directions:])  # (D, 4H, H)
-        x_shape = (steps, batch, x.size(1))
+        x, gates, hidden, cells, squashed, *w_ih, own = ctx.saved_tensors
+        directions, steps, size, batch = squashed.shape
         d_gates = torch.zeros_like(gates)  # padding stays zero
         d_hidden, d_cell = (
-            torch.zeros_like(hidden[:, 0]) if part is None else part.clone() for part in (d_last_hidden, d_last_cell)
+            torch.zeros_like(cells[:, 0])
+            if part is None
+            else part.transpose(1, 2).clone(memory_format=torch.contiguous_format)
+            for part in (d_last_hidden, d_last_cell)
         )
         if d_out is not None:
             parts = d_out.reshape(steps * batch, directions, size).unbind(1)
             parts = [parts[0], *(part.index_select(0, ragged.reverse) for part in parts[1:])]
-            parts = [part.reshape(steps, batch, size) for part in parts]
+            d_out = torch.stack([part.t() for part in parts]).view(directions, size, steps, batch)
+        back = own.transpose(1, 2)
         for t in range(steps - 1, -1, -1):
             n = ragged.rows[t]
             if d_out is not None:
-                for d in range(directions):
-                    d_hidden[d, :n] += parts[d][t, :n]
-            d_gate, out = d_gates[:, t, :n], hidden[:, t + 1, :n]
-            before, squash = cells[:, t, :n], squashed[:, t, :n]
-            cell_backward(d_gate, gates[:, t, :n], before, squash, out, d_hidden[:, :n], d_cell[:, :n])
+                d_hidden[:, :, :n] += d_out[:, :, t, :n]
+            d_gate, out = d_gates[:, :, t, :n], hidden[:, :, t + 1, :n]
+            before, squash = cells[:, t, :, :n], squashed[:, t, :, :n]
+            cell_backward(d_gate, gates[:, :, t, :n], before, squash, out, d_hidden[:, :, :n], d_cell[:, :, :n])
             if t > 0:
-                d_hidden[:, :n] = torch.bmm(d_gate, w_hh)
-        flat = d_gates.view(directions, -1, 4 * size)
-        d_w_hh = torch.bmm(flat.transpose(1, 2), hidden[:, :-1].reshape(directions, -1, size))
-        d_bias = flat.sum(1)
+                d_hidden[:, :, :n] = torch.bmm(back, d_gate)
+        flat = d_gates.view(directions, 4 * size, -1)
+        d_w_hh = torch.bmm(flat, hidden.view(directions, size, -1)[:, :, : steps * batch].transpose(1, 2))
+        d_bias = flat.sum(2)
         read = [x, x.index_select(0, ragged.reverse)][:directions]
         d_x = None
         if ctx.needs_input_grad[1]:
-            d_x = flat[0] @ w_ih[0]
+            d_x = flat[0].t() @ w_ih[0]
             for d in range(1, directions):
-                d_x += (flat[d] @ w_ih[d]).index_select(0, ragged.reverse)
-            d_x = d_x.view(x_shape)
+                d_x += (flat[d].t() @ w_ih[d]).index_select(0, ragged.reverse)
+            d_x = d_x.view(steps, batch, -1)
         gradients = []
         for d in range(directions):
-            gradients += [flat[d].t() @ read[d], d_w_hh[d], d_bias[d], d_bias[d]]
+            gradients += [flat[d] @ read[d], d_w_hh[d], d_bias[d], d_bias[d]]
         return None, d_x, *gradients

@@ -127,7 +127,7 @@ def _lstm_layers(decoder, view: StepMemory, tokens: Tensor, states: tuple, paren
         else:
             gates.addmm_(below, w_new)
         below = new_hidden[:, layer + 1]
-        cell_forward(gates, before, new_cell[:, layer], squashed, below)
+        cell_forward(gates.t(), before.t(), new_cell[:, layer].t(), squashed.t(), below.t())
     dec_in = None
     if decoder.context_gate is not None:
         feed = hidden[:, 0]

@@ -42,10 +42,11 @@ def test_dropout_where_stock_has_it(monkeypatch, layers, between, output):
 
     monkeypatch.setattr(decoder_module, "dropout_factors", record)
     found = everything(ours, inputs)
-    factors = torch.cat(drawn, 1)  # (tgt_len, layers, batch, hidden)
-    assert factors.shape == (5, layers, 4, 6)
+    factors = torch.cat(drawn, 1)  # (tgt_len, layers, hidden, batch)
+    assert factors.shape == (5, layers, 6, 4)
     if output > 0:
         assert (found["outputs"] == 0).any()
+    factors = factors.transpose(2, 3)
     stock.rnn.dropout = Replay([step[layer] for step in factors for layer in range(layers - 1)], between)
     stock.dropout = Replay([step[-1] for step in factors], output)
     assert_same(found, everything(stock, inputs, stock=True))
