@@ -26,6 +26,8 @@ DENSE_SHARE = 0.25  # of a block, taken at a time where all entries are visited 
 GROUPED_SHARE = 0.08  # of the entries, in groups that reach the bound: above it the whole block is scanned
 CHEAP_SHARE = 0.6  # of the groups that reach the bound: above it a block stays dense where a dense step is cheap,
 DEAR_SHARE = 0.99  # and otherwise; 1 - (1 - share) ** (1 / 16) of the entries is what one expects to find
+FEW_ENTRIES = 1 << 16  # of the matrix of gathered entries: below, padding costs less than taking rows apart
+HALVINGS = 3
 
 
 class Support(NamedTuple):
@@ -200,20 +202,68 @@ def _solve_gathered(z: Tensor, found: tuple[Tensor, Tensor], top: Tensor, epsilo
     rows = flat.div(d, rounding_mode="floor")
     counts = torch.bincount(rows, minlength=n)
     place = torch.arange(flat.numel(), device=z.device) - (counts.cumsum(0) - counts).index_select(0, rows)
+    values = values - top.squeeze(-1).index_select(0, rows)
+    kinds = _of_similar_length(counts)
+    if len(kinds) == 1:
+        width, total, mean, p = _solve_padded(values, rows, place, counts, epsilon, start)
+    else:
+        width, total, mean, p = (*torch.empty(3, n, 1, dtype=z.dtype), torch.empty_like(values))
+        for members in kinds:
+            number = torch.full_like(counts, -1).index_copy_(0, members, torch.arange(members.numel()))
+            row = number.index_select(0, rows)
+            entries = (row >= 0).nonzero().squeeze(-1)
+            mine = (part.index_select(0, entries) for part in (values, row, place))
+            of_rows = counts.index_select(0, members), _rows_of(epsilon, members), start.index_select(0, members)
+            *solved, found_p = _solve_padded(*mine, *of_rows)
+            p.index_copy_(0, entries, found_p)
+            for whole, part in zip((width, total, mean), solved):
+                whole.index_copy_(0, members, part)
+    inside = p.nonzero().squeeze(-1)
+    rows = rows.index_select(0, inside)
+    support = Support(rows, flat.index_select(0, inside) - rows * d, p.index_select(0, inside))
+    return Solution(top, width, total, mean, support)
+
+
+def _rows_of(epsilon: Epsilon, rows: Tensor) -> Epsilon:
+    return epsilon if isinstance(epsilon, float) else epsilon.index_select(0, rows)
+
+
+def _of_similar_length(counts: Tensor) -> list[Tensor]:
+    """Rows by how many entries were found in them, halving: one flat row must not fill up all others with padding."""
+    most = int(counts.max())
+    if counts.numel() * most <= max(2 * int(counts.sum()), FEW_ENTRIES):
+        return [torch.arange(counts.numel())]
+    kind = (most // counts.clamp(min=1)).float().log2().long().clamp_(max=HALVINGS)
+    kinds = [(kind == k).nonzero().squeeze(-1) for k in range(HALVINGS + 1)]
+    return [rows for rows in kinds if rows.numel() > 0]
+
+
+def _solve_padded(
+    values: Tensor, rows: Tensor, places: Tensor, counts: Tensor, epsilon: Epsilon, start: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Solve rows given by some of their entries.
+
+    Args:
+        values: scores minus their row's maximum, ``(m,)``.
+        rows: of the entries, ``(m,)``.
+        places: of the entries in their row, ``(m,)``.
+        counts: entries of each row, ``(n,)``.
+        epsilon: as in :func:`solve`.
+        start: where Newton begins, ``(n, 1)``.
+
+    Returns:
+        ``width``, ``total`` and ``mean`` of a :class:`Solution`, each ``(n, 1)``, and the entries' probabilities.
+    """
     k = int(counts.max())
-    s = z.new_full((n, k), float("-inf"))
-    at = rows * k + place
-    s.view(-1)[at] = values - top.squeeze(-1).index_select(0, rows)
+    at = rows * k + places
+    s = values.new_full((counts.numel(), k), float("-inf"))
+    s.view(-1)[at] = values
     s.mul_(epsilon)
     width = thresholds.newton(s, epsilon, start)
     r = thresholds.ratios(s, epsilon, width)
     total = r.sum(-1, True)
     mean = (r * s.clamp_(min=-1)).sum(-1, True) / (total * epsilon)
-    p = r.div_(total).view(-1).index_select(0, at)
-    inside = p.nonzero().squeeze(-1)
-    rows = rows.index_select(0, inside)
-    support = Support(rows, flat.index_select(0, inside) - rows * d, p.index_select(0, inside))
-    return Solution(top, width, total, mean, support)
+    return width, total, mean, r.div_(total).view(-1).index_select(0, at)
 
 
 def fill(z: Tensor, epsilon: Epsilon, solution: Solution, out: Tensor, scale: Optional[Tensor] = None) -> Tensor:
