@@ -146,7 +146,7 @@ def compare(name: str, task: dict, args: argparse.Namespace, device: torch.devic
         for side in sides.values():
             if side.alpha != 1:  # softmax takes its time, whatever it has learned
                 torch.manual_seed(2 + step)  # the same batches for all
-                side.train(batches_of(task, 1, device))
+                side.train(batches_of({**task, "batch": max(1, task["batch"] // 4)}, 1, device))
     blocks = [batches_of(task, args.block, device) for _ in range(args.repeats + 2)]
     words = sum(int(batch["tgt"][:, 1:].ne(PAD).sum()) for block in blocks for batch, _ in block)
     words /= len(blocks) * args.block
@@ -217,7 +217,7 @@ def main() -> int:
     parser.add_argument("--task", choices=list(TASKS), action="append", help="default: both")
     parser.add_argument("--alphas", type=float, nargs="+", default=ALPHAS, help="in attention and output")
     parser.add_argument(
-        "--warm-up", type=int, default=0, help="training steps of each model before the first measurement"
+        "--warm-up", type=int, default=0, help="steps on small batches of each sparse model before the measurements"
     )
     parser.add_argument("--block", type=int, default=4, help="steps of a turn (default: 4)")
     parser.add_argument("--curve", choices=list(CURVES), help="growth with the vocabulary, the length or the batch")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import NamedTuple, Optional, Union
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,22 @@ from onmt_entmax.entmax.losses import conjugate, smoothed_entropy
 from onmt_entmax.entmax.mappings import solve_rows, solving_dtype
 
 BLOCK_SHARE = 0.5  # of a usual block: beside the logits, memory counts
-SPARSE_SHARE = 0.03  # of the vocabulary: with more non-zeros per row than this a block is multiplied densely
+SPARSE_SHARE = 0.03  # of the vocabulary: rows with more non-zeros than this are multiplied densely
+ALL = 0.9  # of a block's rows to be multiplied densely: then all are
+
+
+class Gradient(NamedTuple):
+    """The gradient of a block of logits: some rows sparse, the others dense; None where there are no such rows.
+
+    Attributes:
+        support: the sparse rows' non-zeros, numbered over all blocks; smoothing's rank-one part left out.
+        rows: the dense rows, numbered over all blocks: a slice, or a tensor ``(m,)``.
+        residual: their gradient, ``(m, V)``.
+    """
+
+    support: Optional[blocks.Support]
+    rows: Union[slice, Tensor, None]
+    residual: Optional[Tensor]
 
 
 class Totals:
@@ -59,12 +74,10 @@ def _count(totals, plain, spread, smoothing, vocab, alpha) -> None:
     totals.loss += summed
 
 
-def solve_in_blocks(logits, target, alpha, smoothing, totals, start, work, differentiate) -> Optional[blocks.Support]:
-    """The same for wide rows on the CPU, a small block at a time.
+def solve_in_blocks(logits, target, alpha, smoothing, totals, start, work, differentiate) -> Optional[Gradient]:
+    """The same for wide rows on the CPU, a small block at a time. Returns the gradient, if it is asked for.
 
-    Returns:
-        The gradient's non-zeros (smoothing's rank-one part left out), where they are few; then the logits are as they
-        were. Otherwise None, and the logits hold their gradient, if it is asked for.
+    The logits are used up: what is dense of the gradient takes their place.
     """
     n, vocab = logits.shape
     epsilon = alpha - 1
@@ -94,40 +107,64 @@ def solve_in_blocks(logits, target, alpha, smoothing, totals, start, work, diffe
         solutions.append(solution)
     if not differentiate:
         return None
-    gold = target.unsqueeze(-1)
-    nonzeros = float(totals.size[start : start + n].sum())
-    if nonzeros <= SPARSE_SHARE * n * vocab and logits.dtype == work.dtype:
-        supports = [_support(logits, part, epsilon, solution, work) for part, solution in zip(parts, solutions)]
-        rows = torch.cat([s.rows + start + part.start for part, s in zip(parts, supports)])
-        # the target's -1 goes in as an entry of its own at the end of its row's
-        every = torch.arange(start, start + n)
-        rows, order = torch.cat([rows, every]).sort(stable=True)
-        cols = torch.cat([*[s.cols for s in supports], target])[order]
-        values = torch.cat([*[s.values for s in supports], work.new_full((n,), smoothing - 1)])[order]
-        return blocks.Support(rows, cols, values)
+    many = totals.size[start : start + n] > SPARSE_SHARE * vocab
+    if logits.dtype != work.dtype or int(many.sum()) > ALL * n:
+        many = torch.ones_like(many)
+    return _gradient(logits, target, parts, solutions, many, epsilon, smoothing, start, work)
+
+
+def _gradient(logits, target, parts, solutions, many, epsilon, smoothing, start, work) -> Gradient:
+    """The gradient of solved logits ``(n, V)``; ``many`` ``(n,)`` says which rows are to be dense."""
+    n, vocab = logits.shape
+    supports, count = [], 0
     for part, solution in zip(parts, solutions):
-        block = logits[part]
-        z = block if solution.support is None else block.zero_()
-        if block.dtype == work.dtype:
-            blocks.fill(z, epsilon, solution, block)
-        else:
-            filled = work[0, : block.shape[0]]
-            block.copy_(
-                blocks.fill(z.to(work.dtype), epsilon, solution, filled if solution.support is None else filled.zero_())
-            )
-    if smoothing > 0:
-        logits -= smoothing / vocab
-    logits.scatter_add_(-1, gold, torch.full_like(gold, smoothing - 1, dtype=logits.dtype))
-    return None
+        # dense rows move up, over logits that have been read
+        into = logits[count : count + int(many[part].sum())]
+        count += len(into)
+        supports.append(_take_apart(logits[part], many[part], into, epsilon, solution, work))
+    residual, dense = logits[:count], many.nonzero().squeeze(-1)
+    if count > 0:
+        if smoothing > 0:
+            residual -= smoothing / vocab
+        gold = target.index_select(0, dense).unsqueeze(-1)
+        residual.scatter_add_(-1, gold, torch.full_like(gold, smoothing - 1, dtype=logits.dtype))
+    if count == n:
+        return Gradient(None, slice(start, start + n), residual)
+    rows = torch.cat([support.rows + start + part.start for part, support in zip(parts, supports)])
+    # the target's -1 goes in as an entry of its own at the end of its row's
+    few = (~many).nonzero().squeeze(-1)
+    rows, order = torch.cat([rows, few + start]).sort(stable=True)
+    cols = torch.cat([*[s.cols for s in supports], target.index_select(0, few)])[order]
+    values = torch.cat([*[s.values for s in supports], work.new_full(few.shape, smoothing - 1)])[order]
+    return Gradient(blocks.Support(rows, cols, values), dense + start if count > 0 else None, residual)
 
 
-def _support(logits, part, epsilon, solution, work) -> blocks.Support:
-    """The support of a solved block, read off its probabilities if it was solved densely."""
-    if solution.support is not None:
-        return solution.support
-    probs = blocks.fill(logits[part], epsilon, solution, work[0, : part.stop - part.start])
-    rows, cols = probs.nonzero().unbind(1)
-    return blocks.Support(rows, cols, probs[rows, cols])
+def _take_apart(logits, many, into, epsilon, solution, work) -> blocks.Support:
+    """Write the dense rows' probabilities of a solved block into ``into``, and return the other rows' non-zeros."""
+    n, support = logits.shape[0], solution.support
+    if support is None:
+        probs = blocks.fill(logits.to(work.dtype), epsilon, solution, work[0, :n])
+        if len(into) == n:
+            into.copy_(probs)
+            return _nothing(probs)
+        few = (~many).nonzero().squeeze(-1)
+        into.copy_(probs[many])
+        probs = probs.index_select(0, few)
+        rows, cols = probs.nonzero().unbind(1)
+        return blocks.Support(few.index_select(0, rows), cols, probs[rows, cols])
+    if len(into) == 0:
+        return support
+    chosen = many.index_select(0, support.rows)
+    number = many.cumsum(0) - 1
+    at = number.index_select(0, support.rows[chosen]) * logits.shape[1] + support.cols[chosen]
+    into.zero_().view(-1)[at] = support.values[chosen].to(into.dtype)
+    chosen = ~chosen
+    return blocks.Support(*(part[chosen] for part in support))
+
+
+def _nothing(like: Tensor) -> blocks.Support:
+    none = torch.empty(0, dtype=torch.int64)
+    return blocks.Support(none, none, like.new_empty(0))
 
 
 def _count_sparse(support, gold, hit, largest, totals, rows) -> None:
@@ -149,15 +186,16 @@ def _count_sparse(support, gold, hit, largest, totals, rows) -> None:
 
 def multiply_densely(dense, wanted, residual, hidden, weight, bias, rows, dtype) -> None:
     """Add a block's part to the gradients of hidden states, weight and bias, from the logits' ``(n, V)``."""
+    hidden = hidden[rows]
     if wanted[0]:
-        torch.mm(residual, weight, out=dense[0][rows])
+        dense[0][rows] = torch.mm(residual, weight)
     if wanted[1]:
         if dense[1] is None:
             dense[1] = torch.zeros(weight.shape, dtype=dtype, device=weight.device)
         if dtype == residual.dtype:
-            dense[1].addmm_(residual.t(), hidden[rows])
+            dense[1].addmm_(residual.t(), hidden)
         else:
-            dense[1] += residual.t() @ hidden[rows]
+            dense[1] += residual.t() @ hidden
     if wanted[2]:
         summed = residual.sum(0, dtype=dtype)
         dense[2] = summed if dense[2] is None else dense[2].add_(summed)

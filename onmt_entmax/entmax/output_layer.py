@@ -2,7 +2,7 @@ r"""A linear layer and its entmax loss in one: the logits live for one block of 
 
 The gradient of the logits is p* - y, with |support| + 1 non-zeros per row, so the products that give the gradients of
 the weight and of the hidden states are products with a sparse matrix. Rows are taken in blocks; each block's logits
-are computed, solved, reduced to their non-zeros and dropped. Blocks with many non-zeros are multiplied densely.
+are computed, solved, reduced to their non-zeros and dropped. Rows with many non-zeros are multiplied densely.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from onmt_entmax.entmax.losses import check_reduction, check_smoothing
 from onmt_entmax.entmax.mappings import check_alpha, solving_dtype, working_dtype
 from onmt_entmax.entmax.output_blocks import (
     BLOCK_SHARE,
+    Gradient,
     Totals,
     add_sparse_products,
     multiply_densely,
@@ -63,14 +64,16 @@ class _LinearEntmaxLoss(torch.autograd.Function):
             if bias is not None:
                 logits += bias
             if cpu:
-                support = solve_in_blocks(logits, target[rows], alpha, smoothing, totals, start, work, any(wanted))
+                found = solve_in_blocks(logits, target[rows], alpha, smoothing, totals, start, work, any(wanted))
             else:
                 solve_at_once(logits, target[rows], alpha, smoothing, totals, start)
-                support = None
-            if support is not None:
-                sparse.append(support)
-            elif any(wanted):  # the block of logits now holds their gradient
-                multiply_densely(dense, wanted, logits, hidden, weight, bias, rows, dtype)
+                found = Gradient(None, rows, logits)  # which the block of logits now holds
+            if not any(wanted):
+                continue
+            if found.support is not None:
+                sparse.append(found.support)
+            if found.rows is not None:
+                multiply_densely(dense, wanted, found.residual, hidden, weight, bias, found.rows, dtype)
         saved = [torch.cat(parts) for parts in zip(*sparse)] if sparse else []
         ctx.scale, ctx.smoothing = scale, smoothing
         ctx.save_for_backward(hidden, weight, bias, *dense, *saved)

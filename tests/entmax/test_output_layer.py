@@ -55,6 +55,29 @@ def test_equals_the_unfused_loss(vocab, scale, alpha, smoothing, reduction, smal
     assert not any(value.requires_grad for value in result[1:])
 
 
+@pytest.mark.parametrize("alpha", [1.33, 1.5, 2])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("rows", [2, 7, 100])  # of a block that is solved at once
+def test_sparse_and_dense_rows_in_one_block(alpha, smoothing, rows, monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_ENTRIES", 2 * rows * 600)
+    gradients = []
+    solve = output_layer.solve_in_blocks
+    monkeypatch.setattr(output_layer, "solve_in_blocks", lambda *args: gradients.append(solve(*args)) or gradients[-1])
+    (hidden, weight, bias), target = case(24, 6, 600, 1.0)
+    scale = torch.tensor([8.0, 0.001, 8.0, 8.0, 0.001, 0.001, 0.3, 8.0], dtype=torch.float64).repeat(3).unsqueeze(1)
+    inputs = ((hidden * scale).detach().requires_grad_(), weight, (bias * 0.001).detach().requires_grad_())
+    expected = entmax_loss(inputs[0] @ weight.t() + inputs[2], target, alpha, "sum", -1, smoothing)
+    result = linear_entmax_loss(*inputs, target, alpha, -1, smoothing)
+    torch.testing.assert_close(result.loss, expected)
+    for a, b in zip(torch.autograd.grad(result.loss, inputs), torch.autograd.grad(expected, inputs)):
+        torch.testing.assert_close(a, b, atol=1e-9, rtol=1e-8)
+    (found,) = gradients
+    sparse = set(found.support.rows.tolist())
+    assert sparse and len(found.rows) > 0, "nothing was mixed: the test is idle"
+    assert sparse.isdisjoint(found.rows.tolist()) and len(sparse) + len(found.rows) == 22
+    assert found.residual.shape == (len(found.rows), 600)
+
+
 @pytest.mark.parametrize("alpha", [1, 1.5])
 def test_without_bias_gradients_or_statistics(alpha):
     (hidden, weight, _), target = case(8, 4, 700, 2.0)

@@ -106,6 +106,42 @@ def test_blocks_mix_every_kind_of_row(alpha, d, monkeypatch):
     assert ((p > 0) == (expected > (0 if alpha == 1.0 else 1e-11))).float().mean() > 0.999
 
 
+@pytest.mark.parametrize("alpha", [1.2, 1.33, 1.5, 2.0])
+def test_rows_with_few_and_many_entries_side_by_side(alpha, monkeypatch):
+    """Gathered rows of very different length are solved apart, and come back in their order."""
+    monkeypatch.setattr(blocks, "FEW_ENTRIES", 0)
+    generator = torch.Generator().manual_seed(7)
+    scores = torch.randn(40, 2048, generator=generator, dtype=torch.float64)
+    scores *= torch.tensor([8.0, 3.0, 1.5, 0.7, 8.0]).repeat(8)[:, None]
+    kinds = []
+    monkeypatch.setattr(
+        blocks,
+        "_of_similar_length",
+        lambda counts, old=blocks._of_similar_length: kinds.append(old(counts)) or kinds[-1],
+    )
+    found = entmax(scores, alpha)
+    assert any(len(kind) > 1 for kind in kinds)
+    assert all(torch.equal(torch.cat(kind).sort()[0], torch.arange(40)) for kind in kinds)
+    expected = entmax(scores, alpha, solver="bisect")
+    torch.testing.assert_close(found, expected)
+    assert torch.equal(found > 0, expected > 0)
+
+
+@pytest.mark.parametrize("alpha", [1.001, 1.1, 1.24, 1.26, 1.33, 1.9, 3.0, 10.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_nothing_stays_at_the_floor(alpha, dtype):
+    """Outside the support, where powers are taken of a floor, probabilities are zero; just inside they are not."""
+    epsilon = alpha - 1
+    # widths in units of the largest entry's: at, far beyond and just inside the threshold
+    inside = max(1e-6, torch.finfo(dtype).tiny ** (0.9 * epsilon))
+    s = torch.tensor([[0.0, -1.0, -50.0, -float("inf"), inside - 1]], dtype=dtype)
+    r = thresholds.ratios(s, epsilon, torch.ones(1, 1, dtype=dtype))
+    assert r[0, 0] == 1 and not r[0, 1:4].any()
+    assert alpha > 2 or r[0, 4] > 0  # above 2 the last step before the threshold depends on rounding
+    norm, following = thresholds.norm_and_step(s, epsilon, torch.ones(1, 1, dtype=dtype), None)
+    assert float(norm) >= 1 and float(following) <= 1
+
+
 def test_topk_doubles_until_solved():
     z = random(4, 3000, scale=0.001)
     assert (entmax(z, 1.5) > 0).sum(-1).min() > 2000
