@@ -142,11 +142,18 @@ def _gradient(logits, target, parts, solutions, many, epsilon, smoothing, start,
 def _take_apart(logits, many, into, epsilon, solution, work) -> blocks.Support:
     """Write the dense rows' probabilities of a solved block into ``into``, and return the other rows' non-zeros."""
     n, support = logits.shape[0], solution.support
+    if len(into) == n:
+        in_place = into.dtype == work.dtype and (support is not None or into.data_ptr() == logits.data_ptr())
+        out = into if in_place else work[0, :n]
+        if support is not None:
+            out.zero_()
+        filled = blocks.fill(logits.to(work.dtype), epsilon, solution, out)
+        if not in_place:
+            into.copy_(filled)
+        none = torch.empty(0, dtype=torch.int64)
+        return blocks.Support(none, none, work.new_empty(0))
     if support is None:
-        probs = blocks.fill(logits.to(work.dtype), epsilon, solution, work[0, :n])
-        if len(into) == n:
-            into.copy_(probs)
-            return _nothing(probs)
+        probs = blocks.fill(logits, epsilon, solution, work[0, :n])
         few = (~many).nonzero().squeeze(-1)
         into.copy_(probs[many])
         probs = probs.index_select(0, few)
@@ -157,14 +164,9 @@ def _take_apart(logits, many, into, epsilon, solution, work) -> blocks.Support:
     chosen = many.index_select(0, support.rows)
     number = many.cumsum(0) - 1
     at = number.index_select(0, support.rows[chosen]) * logits.shape[1] + support.cols[chosen]
-    into.zero_().view(-1)[at] = support.values[chosen].to(into.dtype)
+    into.zero_().view(-1)[at] = support.values[chosen]
     chosen = ~chosen
     return blocks.Support(*(part[chosen] for part in support))
-
-
-def _nothing(like: Tensor) -> blocks.Support:
-    none = torch.empty(0, dtype=torch.int64)
-    return blocks.Support(none, none, like.new_empty(0))
 
 
 def _count_sparse(support, gold, hit, largest, totals, rows) -> None:
