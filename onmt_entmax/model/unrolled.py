@@ -110,7 +110,7 @@ class _Unroll(torch.autograd.Function):
                     torch.addmm(bias[i], weight[i], inputs[i][:, t, :n], out=gate)
                 before, after = memories[i][t, :, :n], memories[i][t + 1, :, :n]
                 cell_forward(gate, before, after, squashed[i][t, :, :n], out)
-            query = out.t().unsqueeze(1)  # (n, 1, H)
+            query = out.t().contiguous().unsqueeze(1)  # (n, 1, H); bmm copies strided rows one by one
             scores = torch.bmm(query, keys_t[:n]) if hide is None else torch.baddbmm(hide[:n], query, keys_t[:n])
             row = entmax_forward(scores, plan.alpha, solver=solver_for(scores, plan.alpha))
             row = plan.mask.first(n).clear(row)  # (n, 1, S)
@@ -171,7 +171,7 @@ class _Unroll(torch.autograd.Function):
                 d_output = d_output + d_outputs[:, t, :n]
             d_result = d_attended[:, t, :n].mul_(d_output)  # (H, n)
             d_attended[:, t, n:] = 0
-            d_row = torch.bmm(d_result.t().unsqueeze(1), values_t[:n])  # (n, 1, S)
+            d_row = torch.bmm(d_result.t().contiguous().unsqueeze(1), values_t[:n])  # (n, 1, S)
             if d_probs is not None:
                 d_row += d_probs[t, :n].unsqueeze(1)
             d_score = entmax_backward(probs[t, :n].unsqueeze(1), d_row, plan.alpha)
