@@ -10,7 +10,7 @@ padded into a small matrix, on which the steps cost next to nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, Optional
+from typing import NamedTuple, Optional, Union
 
 import torch
 from torch import Tensor
@@ -97,7 +97,7 @@ def solve(z: Tensor, epsilon: Epsilon, work: Tensor) -> Solution:
         _solve_densely(
             z[part],
             top[part],
-            epsilon if number else epsilon[part],
+            _rows_of(epsilon, part),
             start if start is None else start[part],
             work[:, : part.stop - part.start],
         )
@@ -224,8 +224,8 @@ def _solve_gathered(z: Tensor, found: tuple[Tensor, Tensor], top: Tensor, epsilo
     return Solution(top, width, total, mean, support)
 
 
-def _rows_of(epsilon: Epsilon, rows: Tensor) -> Epsilon:
-    return epsilon if isinstance(epsilon, float) else epsilon.index_select(0, rows)
+def _rows_of(epsilon: Epsilon, rows: Union[slice, Tensor]) -> Epsilon:
+    return epsilon if isinstance(epsilon, float) else epsilon[rows]
 
 
 def _of_similar_length(counts: Tensor) -> list[Tensor]:
@@ -286,7 +286,7 @@ def fill(z: Tensor, epsilon: Epsilon, solution: Solution, out: Tensor, scale: Op
     for part in blocks(*z.shape, DENSE_SHARE):
         _fill_densely(
             z[part],
-            epsilon if isinstance(epsilon, float) else epsilon[part],
+            _rows_of(epsilon, part),
             solution.top[part],
             solution.width[part],
             factor[part],

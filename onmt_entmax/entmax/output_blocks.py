@@ -18,17 +18,18 @@ ALL = 0.9  # of a block's rows to be multiplied densely: then all are
 
 
 class Gradient(NamedTuple):
-    """The gradient of a block of logits: some rows sparse, the others dense; None where there are no such rows.
+    """The gradient of a block of logits: some rows sparse, the others dense.
 
     Attributes:
-        support: the sparse rows' non-zeros, numbered over all blocks; smoothing's rank-one part left out.
+        support: the sparse rows' non-zeros, numbered over all blocks; smoothing's rank-one part left out. None if all
+            rows are dense.
         rows: the dense rows, numbered over all blocks: a slice, or a tensor ``(m,)``.
-        residual: their gradient, ``(m, V)``.
+        residual: their gradient, ``(m, V)``; m may be 0.
     """
 
     support: Optional[blocks.Support]
-    rows: Union[slice, Tensor, None]
-    residual: Optional[Tensor]
+    rows: Union[slice, Tensor]
+    residual: Tensor
 
 
 class Totals:
@@ -136,7 +137,7 @@ def _gradient(logits, target, parts, solutions, many, epsilon, smoothing, start,
     rows, order = torch.cat([rows, few + start]).sort(stable=True)
     cols = torch.cat([*[s.cols for s in supports], target.index_select(0, few)])[order]
     values = torch.cat([*[s.values for s in supports], work.new_full(few.shape, smoothing - 1)])[order]
-    return Gradient(blocks.Support(rows, cols, values), dense + start if count > 0 else None, residual)
+    return Gradient(blocks.Support(rows, cols, values), dense + start, residual)
 
 
 def _take_apart(logits, many, into, epsilon, solution, work) -> blocks.Support:

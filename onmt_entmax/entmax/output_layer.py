@@ -72,7 +72,7 @@ class _LinearEntmaxLoss(torch.autograd.Function):
                 continue
             if found.support is not None:
                 sparse.append(found.support)
-            if found.rows is not None:
+            if len(found.residual) > 0:
                 multiply_densely(dense, wanted, found.residual, hidden, weight, bias, found.rows, dtype)
         saved = [torch.cat(parts) for parts in zip(*sparse)] if sparse else []
         ctx.scale, ctx.smoothing = scale, smoothing

@@ -128,14 +128,12 @@ class _Unroll(torch.autograd.Function):
             emb, keys, values, w_query, attended, probs, *weights, *weight, *gates, *inputs, *memories, *squashed
         )
         outputs = inputs[0][:size, 1:].permute(2, 1, 0).contiguous()  # (B, T, H)
-        ends = (
-            torch.full((batch,), steps)
-            if rows[-1] == batch
-            else torch.tensor([sum(n > b for n in rows) for b in range(batch)])
-        )
-        columns = torch.arange(batch)
-        last_hidden = torch.stack([tensor[size:, ends, columns].t() for tensor in inputs])
-        last_cell = torch.stack([tensor[ends, :, columns] for tensor in memories])
+        if rows[-1] == batch:
+            last = (-1, slice(None))
+        else:
+            last = (torch.tensor([sum(n > b for n in rows) for b in range(batch)]), torch.arange(batch))
+        last_hidden = torch.stack([tensor[size:].permute(1, 2, 0)[last] for tensor in inputs])
+        last_cell = torch.stack([tensor.transpose(1, 2)[last] for tensor in memories])
         return outputs, probs.transpose(0, 1).contiguous(), last_hidden, last_cell
 
     @staticmethod

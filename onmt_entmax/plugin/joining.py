@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import torch
-from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 
 MOST = 4  # batches; beyond, a step's fixed costs are small already
 # How much larger a joined batch may be than its parts together, for the padding: one very long line must stay alone.
@@ -46,11 +45,6 @@ def join_batches(batches: list[dict], padding: dict[str, int]) -> dict:
     joined = {"srclen": torch.cat([batch["srclen"] for batch in batches])}
     for side, token in padding.items():
         if side in batches[0]:
-            joined[side] = _stack([batch[side] for batch in batches], token)
+            sentences = [sentence for batch in batches for sentence in batch[side]]
+            joined[side] = pad_sequence(sentences, batch_first=True, padding_value=token)
     return joined
-
-
-def _stack(parts: list[Tensor], token: int) -> Tensor:
-    """Tokens ``(batch, length, features)`` below each other."""
-    longest = max(part.size(1) for part in parts)
-    return torch.cat([pad(part, (0, 0, 0, longest - part.size(1)), value=token) for part in parts])

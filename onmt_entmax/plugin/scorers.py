@@ -49,6 +49,12 @@ class ModelScorer:
         """Log-probabilities ``(..., vocab_size)`` of the next token from decoder outputs ``(..., hidden)``."""
         return log_entmax(self._scores(hidden), self.alpha, dim=-1)
 
+    def advance(
+        self, tokens: Tensor, states: States, sentences: Tensor, parents: Optional[Tensor]
+    ) -> tuple[Tensor, States, Optional[Tensor]]:
+        """The decoder's part of :meth:`step`: outputs ``(rows, hidden)``, states, attention."""
+        raise NotImplementedError
+
     def step(
         self,
         tokens: Tensor,
@@ -73,23 +79,20 @@ class RecurrentScorer(ModelScorer):
     def start(self) -> States:
         """See :class:`~onmt_entmax.search.scorer.Scorer`."""
         self.view = self.decoder.prepare_memory(self.memory, self.src_len)
-        self.kept, self.places = range(self.batch_size), None  # sentences in the view, and where each of the batch is
+        self.places: Optional[Tensor] = None  # of the sentences in the view, once that is narrowed
         return self.decoder.start_states(self.final_states)
 
     def narrow(self, sentences: Sequence[int]) -> None:
         """See :class:`~onmt_entmax.search.scorer.Scorer`."""
-        where = {sentence: place for place, sentence in enumerate(self.kept)}
-        rows = [where[sentence] for sentence in sentences]
-        self.view = self.view.select(torch.tensor(rows, device=self.device))
-        self.kept = list(sentences)
-        self.places = torch.zeros(self.batch_size, dtype=torch.long)
-        self.places[self.kept] = torch.arange(len(rows))
-        self.places = self.places.to(self.device)
+        kept = torch.tensor(sentences, device=self.device)
+        self.view = self.view.select(kept if self.places is None else self.places[kept])
+        places = torch.arange(len(kept), device=self.device)
+        self.places = kept.new_zeros(self.batch_size).index_copy_(0, kept, places)
 
     def advance(
         self, tokens: Tensor, states: States, sentences: Tensor, parents: Optional[Tensor]
     ) -> tuple[Tensor, States, Optional[Tensor]]:
-        """The decoder's part of :meth:`step`: outputs ``(rows, hidden)``, states, attention."""
+        """See :meth:`ModelScorer.advance`."""
         if self.places is not None:
             sentences = self.places[sentences]
         return self.decoder.step(tokens, states, self.view, sentences, parents)
@@ -112,7 +115,7 @@ class GenericScorer(ModelScorer):
     def advance(
         self, tokens: Tensor, states: States, sentences: Tensor, parents: Optional[Tensor]
     ) -> tuple[Tensor, States, Optional[Tensor]]:
-        """The decoder's part of :meth:`step`: outputs ``(rows, hidden)``, states, attention."""
+        """See :meth:`ModelScorer.advance`."""
         rows = states[0] if parents is None else states[0].index_select(0, parents)
         if self.steps > 0:
             self.decoder.map_state(lambda state, dim: state.index_select(dim, rows))
@@ -142,7 +145,7 @@ class PrefixScorer(ModelScorer):
     def advance(
         self, tokens: Tensor, states: States, sentences: Tensor, parents: Optional[Tensor]
     ) -> tuple[Tensor, States, Optional[Tensor]]:
-        """The decoder's part of :meth:`step`: outputs ``(rows, hidden)``, states, attention."""
+        """See :meth:`ModelScorer.advance`."""
         before = states[0] if parents is None else states[0].index_select(0, parents)
         prefixes = torch.cat([before, tokens.unsqueeze(1)], 1)  # (rows, steps)
         memory = self.memory[sentences]

@@ -96,7 +96,7 @@ class SparseTranslator(StockTranslator):
         if len(batches) == 1:
             return [self.translate_batch(batches[0], attn_debug)]
         sizes = [len(batch["srclen"]) for batch in batches]
-        padding = {side: self.vocabs[side].lookup_token(DefaultTokens.PAD) for side in ("src", "tgt")}
+        padding = {"src": self.vocabs["src"].lookup_token(DefaultTokens.PAD), "tgt": self._tgt_pad_idx}
         with torch.no_grad():
             gold = [self._gold_scores(batch) for batch in batches]
             rows = max(max(sizes) * self.beam_size, SMALL // len(self.vocabs["tgt"]))

@@ -59,15 +59,18 @@ def merge(scores: Tensor, tokens: Tensor, penalty: Tensor | None, counts: list[i
     # Stable, so that ties fall the same way whatever else is in the batch.
     best, places = ranks.sort(dim=-1, descending=True, stable=True)
     best, places = best[:, :keep], places[:, :keep]  # (sentences, keep)
-    parts = [best, logs.gather(1, places), places.double(), tokens.gather(1, places).double()]
-    ranks, logs, places, tokens = torch.stack(parts).cpu()  # one transfer; integers below 2**53 are exact
+    parts = [best, places.double(), tokens.gather(1, places).double()]
+    if penalty is not None:
+        parts.append(logs.gather(1, places))
+    ranks, places, tokens, *own = torch.stack(parts).cpu()  # one transfer; integers below 2**53 are exact
     tokens = tokens.long()
     possible = ranks > -math.inf
+    rank_lists = ranks.tolist()
     return Candidates(
         possible.sum(1).tolist(),
         (possible & (tokens == eos)).any(1).tolist(),
-        ranks.tolist(),
-        logs.tolist(),
+        rank_lists,
+        own[0].tolist() if own else rank_lists,
         (places.long().div_(width, rounding_mode="floor") + first.unsqueeze(1)).tolist(),
         tokens.tolist(),
     )

@@ -90,6 +90,8 @@ def rows_to_continue(states: States, parents: Optional[Tensor], part: slice) -> 
     """The states that a part of the rows continues, and the rows' places among these, as ``step`` wants them."""
     if parents is None:
         return tuple(state[part] for state in states), None
+    if part.start == 0 and part.stop >= len(parents):  # all rows: on a GPU the host need not wait for the numbers
+        return states, parents
     # numbered by first appearance and never shared between sentences: neighbours, but for a few
     first, last = (int(end) for end in parents[part].aminmax())
     return tuple(state[first : last + 1] for state in states), parents[part] - first
