@@ -32,6 +32,7 @@ from onmt_entmax.model.decoder import InputFeedDecoder
 from onmt_entmax.model.encoder import Encoder
 from onmt_entmax.plugin.losses import EntmaxLossCompute, StockLossCompute
 from onmt_entmax.plugin.training_loop import StockTrainer
+from onmt_entmax.plugin.training_speed import Adam
 
 TASKS = {  # hidden units, types, sentences of a batch, shortest and longest target
     "inflection": {"hidden": 300, "vocab": 784, "batch": 64, "lengths": (8, 20)},
@@ -76,10 +77,9 @@ class Side:
     Args:
         task: see ``TASKS``.
         alpha: None for OpenNMT-py's softmax model, else ours with this alpha in attention and output.
-        fused_adam: let PyTorch update all parameters in one kernel (on a CPU since PyTorch 2.4).
     """
 
-    def __init__(self, task: dict, alpha: float | None, device: torch.device, fused_adam: bool = False) -> None:
+    def __init__(self, task: dict, alpha: float | None, device: torch.device) -> None:
         torch.manual_seed(1)
         self.alpha = 1.0 if alpha is None else alpha
         hidden, vocab = task["hidden"], task["vocab"]
@@ -113,8 +113,8 @@ class Side:
         loss = (StockLossCompute if alpha is None else EntmaxLossCompute)(criterion, model.generator)
         if alpha is not None:
             loss.alpha, loss.fused = alpha, True
-        adam = torch.optim.Adam(model.parameters(), 0.001, **({"fused": True} if fused_adam else {}))
-        optimizer = Optimizer(adam, 0.001, max_grad_norm=5)
+        adam = torch.optim.Adam if alpha is None else Adam
+        optimizer = Optimizer(adam(model.parameters(), 0.001), 0.001, max_grad_norm=5)
         silent = SimpleNamespace(start=lambda: None, start_time=0, report_training=lambda *args, **kwargs: args[-1])
         self.trainer = StockTrainer(
             *(model, loss, loss, SimpleNamespace(transforms=None), {}, optimizer),
@@ -140,8 +140,6 @@ def compare(name: str, task: dict, args: argparse.Namespace, device: torch.devic
     """One row for each alpha: milliseconds of a step, words per second, and peak memory if asked for."""
     sides = {"stock": Side(task, None, device)}
     sides.update({f"{alpha:g}": Side(task, alpha, device) for alpha in args.alphas})
-    if args.fused_adam:
-        sides.update({f"{alpha:g}, fused Adam": Side(task, alpha, device, True) for alpha in args.alphas})
     for step in range(args.warm_up):
         for side in sides.values():
             if side.alpha != 1:  # softmax takes its time, whatever it has learned
@@ -152,10 +150,10 @@ def compare(name: str, task: dict, args: argparse.Namespace, device: torch.devic
     words /= len(blocks) * args.block
     turns = {side: iter(blocks) for side in sides}
     times = alternate({s: lambda s=s: sides[s].train(next(turns[s])) for s in sides}, device, args.repeats)
-    memory = {side: peak_memory(task, side, args) for side in sides if args.memory and "," not in side}
+    memory = {side: peak_memory(task, side, args) for side in sides if args.memory}
     rows = []
     for side in list(sides)[1:]:
-        alpha = float(side.split(",")[0])
+        alpha = float(side)
         ours, theirs = times[side] / args.block, times["stock"] / args.block
         more = {"words_per_second": words / ours, "words_per_second_stock": words / theirs}
         more["support"] = sides[side].support(blocks[-1][0][0])
@@ -221,12 +219,15 @@ def main() -> int:
     )
     parser.add_argument("--block", type=int, default=4, help="steps of a turn (default: 4)")
     parser.add_argument("--curve", choices=list(CURVES), help="growth with the vocabulary, the length or the batch")
-    parser.add_argument("--fused-adam", action="store_true", help="also with PyTorch's fused Adam")
+    parser.add_argument(
+        "--keep-subnormals", action="store_true", help="compute with them, on both sides (default: zero on both)"
+    )
     parser.add_argument("--memory", action="store_true", help="also peak memory, each in a process of its own")
     parser.add_argument("--profile", action="store_true", help="print a profile of the first task instead")
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     args = parser.parse_args()
     device = set_up(args)
+    torch.set_flush_denormal(not args.keep_subnormals)  # as in our training; before there are threads, which inherit it
     if args.memory_of:
         print_peak_memory(*json.loads(args.memory_of), device)
         return 0

@@ -6,6 +6,7 @@ import functools
 from contextvars import ContextVar
 
 from onmt_entmax.plugin.hooks import replace
+from onmt_entmax.plugin.training_speed import subnormals
 
 
 class _Pieces:
@@ -24,7 +25,8 @@ def _main(stock):
     def main(opt, device_id):
         token = _PIECES.set(_Pieces())
         try:
-            return stock(opt, device_id)
+            with subnormals(keep=opt.keep_subnormals):
+                return stock(opt, device_id)
         finally:
             _PIECES.reset(token)
 
@@ -123,10 +125,18 @@ def install() -> None:
         training_report,
         training_saver,
         training_schedule,
+        training_speed,
     )
 
-    pieces = (training_options, training_data, training_saver, training_schedule, training_report, training_loop)
-    for piece in pieces:
+    for piece in (
+        training_options,
+        training_data,
+        training_saver,
+        training_schedule,
+        training_speed,
+        training_report,
+        training_loop,
+    ):
         piece.install()
     # stock's early stopping shares its best values between objects and knows two measures
     replace(onmt.utils, "scorers_from_opts", _scorers_from_opts)
