@@ -18,6 +18,7 @@ from onmt_entmax.errors import invalid_setting
 from onmt_entmax.model import stepping
 from onmt_entmax.model.attention import GlobalAttention, SourceMask
 from onmt_entmax.model.kernels import Dropout, dropout_factors
+from onmt_entmax.model.ragged import Ragged
 from onmt_entmax.model.unrolled import Plan, unroll
 
 ALPHA_OF_FUNCTION = {"softmax": 1.0, "entmax15": 1.5, "sparsemax": 2.0}
@@ -234,23 +235,23 @@ class InputFeedDecoder(_WithOurAttention, InputFeedRNNDecoder):
         """What :meth:`_unroll_by_steps` computes, in one autograd function; nothing at padding behind the target."""
         device_type = emb.device.type
         state = (self.state["input_feed"].squeeze(0), *self.state["hidden"])
-        order = rows = None
+        order, ragged = None, Ragged.full(emb.size(0), emb.size(1))
         if lengths is not None:
             lengths, order = lengths.sort(descending=True, stable=True)
-            rows = (torch.arange(emb.size(1)).unsqueeze(1) < lengths).sum(1).tolist()
+            ragged = Ragged.from_lengths(lengths, emb.size(1))
             emb, memory, mask = emb.index_select(0, order), memory.index_select(0, order), mask.select(order)
             state = tuple(part.index_select(-2, order) for part in state)
         dtype = _autocast_dtype(device_type) or emb.dtype  # of the products; autograd casts the gradients back
         emb = emb.to(dtype)
         dropout = None
         if self.training and (self.dropout.p > 0 or self.rnn.dropout.p > 0):
-            dropout = self._dropout_factors(emb)
+            dropout = self._dropout_factors(emb, sum(ragged.rows))
         w_context, w_query = self.attn.linear_out.weight.split(self.hidden_size, 1)
         keys, values = self.attn.keys(memory), memory @ w_context.t()
         cells = [(cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh) for cell in self.rnn.layers]
         with torch.autocast(device_type, enabled=False):
             outputs, probs, hidden, cell = unroll(
-                Plan(self.attn.alpha, mask, dropout, rows),
+                Plan(self.attn.alpha, mask, ragged, dropout),
                 emb,
                 keys.to(dtype),
                 values.to(dtype),
@@ -265,15 +266,13 @@ class InputFeedDecoder(_WithOurAttention, InputFeedRNNDecoder):
         self.state["hidden"] = (hidden, cell)
         return outputs, probs
 
-    def _dropout_factors(self, emb: Tensor) -> Tensor:
-        """Factors ``(tgt_len, layers, hidden, batch)``: between layers, and last of the attentional output."""
-        shape = (emb.size(1), self.num_layers, self.hidden_size, emb.size(0))
+    def _dropout_factors(self, like: Tensor, tokens: int) -> Tensor:
+        """Factors ``(layers, hidden, tokens)``: between layers, and last of the attentional output."""
         between, output = self.rnn.dropout.p, self.dropout.p
         if between == output or self.num_layers == 1:
-            return dropout_factors(emb, shape, output)
-        shape = (shape[0], 1, *shape[2:])
-        parts = [dropout_factors(emb, shape, between) for _ in range(self.num_layers - 1)]
-        return torch.cat([*parts, dropout_factors(emb, shape, output)], 1)
+            return dropout_factors(like, (self.num_layers, self.hidden_size, tokens), output)
+        parts = [dropout_factors(like, (1, self.hidden_size, tokens), between) for _ in range(self.num_layers - 1)]
+        return torch.cat([*parts, dropout_factors(like, (1, self.hidden_size, tokens), output)])
 
     def _unroll_by_steps(self, emb: Tensor, memory: Tensor, mask: SourceMask) -> tuple[Tensor, Tensor | None]:
         """Outputs and attention, one step after the other; leaves the new recurrent state in ``self.state``."""

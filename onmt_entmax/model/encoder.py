@@ -7,14 +7,13 @@ out of the products when they end, and each weight's gradient is one product ove
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from onmt.encoders.rnn_encoder import RNNEncoder
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from onmt_entmax.model.kernels import Dropout, cell_backward, cell_forward, dropout_factors
+from onmt_entmax.model.kernels import Dropout, cell_backward, cell_forward, cell_slopes, dropout_factors
+from onmt_entmax.model.ragged import Ragged
 
 
 class Encoder(RNNEncoder):
@@ -41,22 +40,24 @@ class Encoder(RNNEncoder):
             lengths, order = lengths.sort(descending=True, stable=True)
             src = src.index_select(0, order)
         longest = int(lengths[0])
-        out = self.embeddings(src)[:, :longest].transpose(0, 1)  # (S, B, E)
         ragged = Ragged.from_lengths(lengths, longest)
+        mirrored = ragged.mirrored(lengths)
+        last = mirrored[: lengths.numel()]  # a sentence read from its end begins with its last token
+        out = ragged.pack(self.embeddings(src)[:, :longest])  # (N, E)
         hidden, cell = [], []
         for layer in range(self.rnn.num_layers):
             if layer > 0 and self.training and self.rnn.dropout > 0:
                 out = out * dropout_factors(out, tuple(out.shape), self.rnn.dropout)
-            out, last_hidden, last_cell = _Layer.apply(ragged, out, *_weights(self.rnn, layer))
+            out, last_hidden, last_cell = _Layer.apply(ragged, mirrored, last, out, *_weights(self.rnn, layer))
             hidden.append(last_hidden)
             cell.append(last_cell)
-        memory, final = out.transpose(0, 1), (torch.cat(hidden), torch.cat(cell))
+        memory, final = ragged.unpack(out), (torch.cat(hidden), torch.cat(cell))
         if order is not None:
             back = order.argsort()
             memory, final = memory.index_select(0, back), tuple(state.index_select(1, back) for state in final)
         if self.use_bridge:
             final = self._bridge(final)
-        return memory.contiguous(), final, src_len
+        return memory, final, src_len
 
     def _may_unroll(self, src: Tensor, src_len: Tensor | None) -> bool:
         if not torch.is_grad_enabled():  # without a backward pass PyTorch has a fast kernel of its own
@@ -79,106 +80,78 @@ def _weights(rnn: nn.LSTM, layer: int) -> list[Tensor]:
     return [getattr(rnn, f"{name}{layer}{end}") for end in ends for name in names]
 
 
-class Ragged(NamedTuple):
-    """How the sentences of a batch, longest first, lie in ``(S, B)`` rows, time-first.
-
-    Attributes:
-        rows: how many sentences reach each step, S numbers.
-        reverse: for each of the S * B rows the one that takes its place when each sentence is read from its end;
-            padding stays where it is, and doing it twice changes nothing.
-        last: the row of each sentence's last token, ``(B,)``.
-    """
-
-    rows: list[int]
-    reverse: Tensor
-    last: Tensor
-
-    @classmethod
-    def from_lengths(cls, lengths: Tensor, longest: int) -> Ragged:
-        """Of lengths ``(B,)`` in descending order."""
-        step, sentence = torch.arange(longest).unsqueeze(1), torch.arange(lengths.numel())
-        inside = step < lengths  # (S, B)
-        mirrored = torch.where(inside, lengths - 1 - step, step)
-        reverse = (mirrored * lengths.numel() + sentence).view(-1)
-        last = (lengths - 1) * lengths.numel() + sentence
-        return cls(inside.sum(1).tolist(), reverse, last)
-
-
 class _Layer(torch.autograd.Function):
-    """One LSTM layer of D directions over a ragged batch: from ``(S, B, E)`` to ``(S, B, D * H)``.
+    """One LSTM layer of D directions over the tokens of a ragged batch: from ``(N, E)`` to ``(N, D * H)``.
 
-    Also returns the last states, ``(D, B, H)``. Buffers have features before sentences (see ``kernels``), those that
-    meet a weight ``(D, features, S, B)``; the second direction is in reading order, that is each sentence reversed.
+    Also returns the last states, ``(D, B, H)``. Buffers are ``(D, features, N)`` (see ``kernels`` and ``ragged``); the
+    second direction is in reading order, that is each sentence ``mirrored``.
     """
 
     @staticmethod
-    def forward(ctx, ragged, x, *weights):
+    def forward(ctx, ragged, mirrored, last, x, *weights):
         ctx.set_materialize_grads(False)
         directions = len(weights) // 4
         w_ih, w_hh, b_ih, b_hh = (weights[k::4] for k in range(4))
-        steps, batch, features = x.shape
-        size = w_hh[0].size(1)
-        x = x.contiguous().view(-1, features)
-        read = [x, x.index_select(0, ragged.reverse)][:directions]
-        gates = x.new_empty(directions, 4 * size, steps, batch)
+        size, batch, tokens = w_hh[0].size(1), ragged.batch, x.size(0)
+        read = [x, x.index_select(0, mirrored)][:directions]
+        gates = x.new_empty(directions, 4 * size, tokens)
         for d in range(directions):
-            bias = (b_ih[d] + b_hh[d]).unsqueeze(1)
-            torch.addmm(bias, w_ih[d], read[d].t(), out=gates[d].view(4 * size, -1))
+            torch.addmm((b_ih[d] + b_hh[d]).unsqueeze(1), w_ih[d], read[d].t(), out=gates[d])
         own = torch.stack(w_hh)  # (D, 4H, H)
-        hidden = x.new_zeros(directions, size, steps + 1, batch)
-        cells = x.new_zeros(directions, steps + 1, size, batch)
-        squashed = torch.zeros_like(cells[:, 1:])
-        for t, n in enumerate(ragged.rows):
-            gate, before, after = gates[:, :, t, :n], cells[:, t, :, :n], cells[:, t + 1, :, :n]
-            if t > 0:  # the first state is zero
-                gate.baddbmm_(own, hidden[:, :, t, :n])
-            cell_forward(gate, before, after, squashed[:, t, :, :n], hidden[:, :, t + 1, :n])
+        hidden, cells, squashed = (x.new_empty(directions, size, tokens) for _ in range(3))
+        before, out = x.new_zeros(directions, size, batch), None
+        steps = zip(*(ragged.split(buffer) for buffer in (gates, cells, squashed, hidden)))
+        for n, (gate, after, squash, new_out) in zip(ragged.rows, steps):
+            if out is not None:  # the first state is zero
+                gate.baddbmm_(own, out[:, :, :n])
+            cell_forward(gate, before[:, :, :n], after, squash, new_out)
+            before, out = after, new_out
         ctx.ragged = ragged
-        ctx.save_for_backward(x, gates, hidden, cells, squashed, *w_ih, own)
-        flat = hidden.view(directions, size, -1)[:, :, batch:].transpose(1, 2)  # (D, S * B, H)
-        out = torch.cat([flat[0], *(part.index_select(0, ragged.reverse) for part in flat[1:])], 1)
-        last_hidden = flat.index_select(1, ragged.last)
-        last_cell = cells[:, ragged.last // batch + 1, :, torch.arange(batch)].transpose(0, 1)
-        return out.view(steps, batch, -1), last_hidden, last_cell.contiguous()
+        ctx.save_for_backward(mirrored, last, x, gates, hidden, cells, squashed, *w_ih, own)
+        flat = hidden.transpose(1, 2)  # (D, N, H)
+        result = torch.cat([flat[0], *(part.index_select(0, mirrored) for part in flat[1:])], 1)
+        return result, flat.index_select(1, last), cells.transpose(1, 2).index_select(1, last)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, d_out, d_last_hidden, d_last_cell):
+    def backward(ctx, d_result, d_last_hidden, d_last_cell):
         ragged = ctx.ragged
-        x, gates, hidden, cells, squashed, *w_ih, own = ctx.saved_tensors
-        directions, steps, size, batch = squashed.shape
-        d_gates = torch.zeros_like(gates)  # padding stays zero
-        d_hidden, d_cell = (
-            torch.zeros_like(cells[:, 0])
-            if part is None
-            else part.transpose(1, 2).clone(memory_format=torch.contiguous_format)
-            for part in (d_last_hidden, d_last_cell)
-        )
-        if d_out is not None:
-            parts = d_out.reshape(steps * batch, directions, size).unbind(1)
-            parts = [parts[0], *(part.index_select(0, ragged.reverse) for part in parts[1:])]
-            d_out = torch.stack([part.t() for part in parts]).view(directions, size, steps, batch)
+        mirrored, last, x, gates, hidden, cells, squashed, *w_ih, own = ctx.saved_tensors
+        directions, size, tokens = hidden.shape
+        batch = ragged.batch
+        if d_result is None:
+            d_hidden = torch.zeros_like(hidden)
+        else:
+            parts = d_result.reshape(tokens, directions, size).unbind(1)
+            parts = [parts[0], *(part.index_select(0, mirrored) for part in parts[1:])]
+            d_hidden = torch.stack([part.t() for part in parts])  # (D, H, N)
+        if d_last_hidden is not None:
+            d_hidden.index_add_(2, last, d_last_hidden.transpose(1, 2))
+        d_cell = hidden.new_zeros(directions, size, batch)
+        if d_last_cell is not None:
+            d_cell.copy_(d_last_cell.transpose(1, 2))
+        d_gates, opened = cell_slopes(gates, squashed)
+        previous = torch.empty_like(hidden)  # the state that each step began with
         back = own.transpose(1, 2)
-        for t in range(steps - 1, -1, -1):
+        forget = ragged.split(gates.narrow(1, size, size))
+        d_outs, d_steps, opens = (ragged.split(buffer) for buffer in (d_hidden, d_gates, opened))
+        afters, outs, begins = (ragged.split(buffer) for buffer in (cells, hidden, previous))
+        for t in range(ragged.steps - 1, -1, -1):
             n = ragged.rows[t]
-            if d_out is not None:
-                d_hidden[:, :, :n] += d_out[:, :, t, :n]
-            d_gate, out = d_gates[:, :, t, :n], hidden[:, :, t + 1, :n]
-            before, squash = cells[:, t, :, :n], squashed[:, t, :, :n]
-            cell_backward(d_gate, gates[:, :, t, :n], before, squash, out, d_hidden[:, :, :n], d_cell[:, :, :n])
+            before = afters[t - 1][:, :, :n] if t > 0 else torch.zeros_like(afters[0])
+            cell_backward(d_steps[t], opens[t], forget[t], before, d_outs[t], d_cell[:, :, :n])
             if t > 0:
-                d_hidden[:, :, :n] = torch.bmm(back, d_gate)
-        flat = d_gates.view(directions, 4 * size, -1)
-        d_w_hh = torch.bmm(flat, hidden.view(directions, size, -1)[:, :, : steps * batch].transpose(1, 2))
-        d_bias = flat.sum(2)
-        read = [x, x.index_select(0, ragged.reverse)][:directions]
+                d_outs[t - 1][:, :, :n].baddbmm_(back, d_steps[t])
+                begins[t].copy_(outs[t - 1][:, :, :n])
+        d_w_hh = torch.bmm(d_gates[:, :, batch:], previous[:, :, batch:].transpose(1, 2))
+        d_bias = d_gates.sum(2)
         d_x = None
-        if ctx.needs_input_grad[1]:
-            d_x = flat[0].t() @ w_ih[0]
+        if ctx.needs_input_grad[3]:
+            d_x = d_gates[0].t() @ w_ih[0]
             for d in range(1, directions):
-                d_x += (flat[d].t() @ w_ih[d]).index_select(0, ragged.reverse)
-            d_x = d_x.view(steps, batch, -1)
+                d_x += (d_gates[d].t() @ w_ih[d]).index_select(0, mirrored)
         gradients = []
         for d in range(directions):
-            gradients += [flat[d] @ read[d], d_w_hh[d], d_bias[d], d_bias[d]]
-        return None, d_x, *gradients
+            read = x if d == 0 else x.index_select(0, mirrored)
+            gradients += [d_gates[d] @ read, d_w_hh[d], d_bias[d], d_bias[d]]
+        return None, None, None, d_x, *gradients

@@ -42,30 +42,43 @@ def cell_forward(gates: Tensor, cell: Tensor, new_cell: Tensor, squashed: Tensor
     torch.mul(o, tanh(new_cell, squashed), out=out)
 
 
-def cell_backward(
-    d_gates: Tensor, gates: Tensor, cell: Tensor, squashed: Tensor, out: Tensor, d_out: Tensor, d_cell: Tensor
-) -> None:
+def cell_slopes(gates: Tensor, squashed: Tensor) -> tuple[Tensor, Tensor]:
+    """What :func:`cell_backward` needs and can be had for many steps at once.
+
+    Args:
+        gates: activated, ``(4H, N)``.
+        squashed: of :func:`cell_forward`, ``(H, N)``.
+
+    Returns:
+        Slopes of the gates ``(4H, N)`` and of the state's tanh ``(H, N)``, each times what it meets that is known.
+    """
+    i, _, g, o = gates.chunk(4, -2)
+    one = gates.new_ones(())
+    slopes = torch.addcmul(gates, gates, gates, value=-1)  # the sigmoid's
+    d_i, _, d_g, d_o = slopes.chunk(4, -2)
+    d_i.mul_(g)
+    torch.addcmul(one, g, g, value=-1, out=d_g).mul_(i)  # the tanh's
+    d_o.mul_(squashed)
+    return slopes, torch.addcmul(one, squashed, squashed, value=-1).mul_(o)
+
+
+def cell_backward(slopes: Tensor, opened: Tensor, forget: Tensor, cell: Tensor, d_out: Tensor, d_cell: Tensor) -> None:
     """Back through one LSTM cell.
 
     Args:
-        d_gates: receives the gradient of the gates before their activations, ``(4H, B)``.
-        gates: activated, ``(4H, B)``.
-        cell, squashed, out: of :func:`cell_forward`, ``(H, B)``.
+        slopes, opened: of :func:`cell_slopes`; ``slopes`` becomes the gradient of the gates before their activations.
+        forget: activated gate, ``(H, B)``.
+        cell: state before the step, ``(H, B)``.
         d_out: gradient of the output, ``(H, B)``.
         d_cell: gradient of the new state, ``(H, B)``; becomes that of the state before.
     """
-    i, f, g, o = gates.chunk(4, -2)
-    d_i, d_f, d_g, d_o = d_gates.chunk(4, -2)
-    d_cell.addcmul_(d_out, torch.addcmul(o, out, squashed, value=-1))  # o (1 - tanh^2) = o - out tanh
-    torch.addcmul(gates, gates, gates, value=-1, out=d_gates)  # the sigmoid's slope
-    torch.addcmul(gates.new_ones(()), g, g, value=-1, out=d_g)  # the tanh's
-    d_i.mul_(g)
-    d_f.mul_(cell)
-    d_g.mul_(i)
-    d_o.mul_(squashed).mul_(d_out)
     size = d_cell.size(-2)
-    d_gates[..., : 3 * size, :].unflatten(-2, (3, size)).mul_(d_cell.unsqueeze(-3))
-    d_cell.mul_(f)
+    d_cell.addcmul_(d_out, opened)
+    inner = slopes.narrow(-2, 0, 3 * size).unflatten(-2, (3, size))
+    inner.mul_(d_cell.unsqueeze(-3))
+    inner.select(-3, 1).mul_(cell)
+    slopes.narrow(-2, 3 * size, size).mul_(d_out)
+    d_cell.mul_(forget)
 
 
 def dropout_factors(like: Tensor, shape: tuple[int, ...], p: float) -> Tensor:

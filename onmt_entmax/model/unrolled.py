@@ -5,12 +5,11 @@ one product for all steps, keys and values of the attention are projected once p
 backward pass goes back through the steps for the gradients of activations only: each weight's gradient is one product
 over all steps at the end.
 
-Shapes: T target steps, B sentences, S source positions, H hidden units, L layers, E embedding size. Buffers have
-features first and sentences last (see ``kernels``); those that meet a weight are ``(features, T, B)``, so that all
-steps are one matrix. ``inputs[l]`` is ``(2H, T + 1, B)``: step t holds what layer l reads at step t besides the
-embedding, the output of the layer below (for the first layer the fed-back attentional output) above the layer's own
-previous output. Where sentences come longest first, those that have ended leave the steps; what belongs to them is
-zero from there on.
+Shapes: T target steps, B sentences, S source positions, H hidden units, L layers, E embedding size, N target tokens.
+Buffers have features first (see ``kernels``) and a column for each token, step after step (see ``ragged``): where
+sentences come longest first, those that have ended leave the steps. ``inputs[l]`` is ``(2H, N)``: what layer l reads
+besides the embedding, the output of the layer below (for the first layer the fed-back attentional output) above the
+layer's own previous output. What meets a matrix per sentence is ``(T, B, H)`` or ``(T, B, S)`` and zero at padding.
 """
 
 from __future__ import annotations
@@ -23,7 +22,8 @@ from torch.autograd.function import once_differentiable
 
 from onmt_entmax.entmax import entmax_backward, entmax_forward
 from onmt_entmax.model.attention import SourceMask, solver_for
-from onmt_entmax.model.kernels import cell_backward, cell_forward, tanh
+from onmt_entmax.model.kernels import cell_backward, cell_forward, cell_slopes, tanh
+from onmt_entmax.model.ragged import Ragged
 
 
 class Plan(NamedTuple):
@@ -32,15 +32,15 @@ class Plan(NamedTuple):
     Attributes:
         alpha: of the attention.
         mask: which source positions may be attended to.
-        dropout: factors ``(T, L, H, B)``: 0 or 1 / (1 - p); the last layer's apply to the attentional output, the
-            others between the layers. None: no dropout.
-        rows: how many sentences are left at each step, T numbers that do not rise; None: all of them.
+        ragged: which sentences have which steps.
+        dropout: factors ``(L, H, N)``: 0 or 1 / (1 - p); the last layer's apply to the attentional output, the others
+            between the layers. None: no dropout.
     """
 
     alpha: float
     mask: SourceMask
-    dropout: Tensor | None
-    rows: list[int] | None = None
+    ragged: Ragged
+    dropout: Tensor | None = None
 
 
 def unroll(plan: Plan, emb: Tensor, keys: Tensor, values: Tensor, w_query: Tensor, state: tuple, cells: list) -> tuple:
@@ -71,151 +71,157 @@ class _Unroll(torch.autograd.Function):
     @staticmethod
     def forward(ctx, plan, emb, keys, values, w_query, feed, hidden, cell, *weights):
         ctx.set_materialize_grads(False)
-        layers = len(weights) // 4
+        ragged, layers = plan.ragged, len(weights) // 4
         cells = [weights[4 * i : 4 * i + 4] for i in range(layers)]
-        batch, steps, size = emb.size(0), emb.size(1), feed.size(-1)
+        batch, steps, size = ragged.batch, ragged.steps, feed.size(-1)
         weight = _recurrent_weights(cells)  # (4H, 2H)
         bias = [(b_ih + b_hh).unsqueeze(1) for _, _, b_ih, b_hh in cells]
 
-        emb = emb.transpose(0, 1).reshape(-1, emb.size(2))  # (T * B, E)
-        first = torch.addmm(bias[0], cells[0][0][:, : emb.size(1)], emb.t()).view(4 * size, steps, batch)
-        gates = [first] + [emb.new_empty(4 * size, steps, batch) for _ in range(layers - 1)]
-        rows = plan.rows or [batch] * steps
-        new = emb.new_empty if rows[-1] == batch else emb.new_zeros  # products over all steps read what has ended too
-        inputs = [new(2 * size, steps + 1, batch) for _ in range(layers)]
-        memories = [emb.new_empty(steps + 1, size, batch) for _ in range(layers)]  # cell states
-        squashed = [emb.new_empty(steps, size, batch) for _ in range(layers)]  # their tanh
-        attended = new(size, steps, batch)  # the attentional output before dropout
+        emb = ragged.pack(emb)  # (N, E)
+        tokens = emb.size(0)
+        gates = [torch.addmm(bias[0], cells[0][0][:, : emb.size(1)], emb.t())]
+        gates += [emb.new_empty(4 * size, tokens) for _ in range(layers - 1)]
+        inputs = [emb.new_empty(2 * size, tokens) for _ in range(layers)]
+        memories = [emb.new_empty(size, tokens) for _ in range(layers)]  # cell states after each step
+        squashed = [emb.new_empty(size, tokens) for _ in range(layers)]  # their tanh
+        attended = emb.new_empty(size, tokens)  # the attentional output before dropout
+        new = emb.new_empty if ragged.index is None else emb.new_zeros
+        queries, outputs = new(steps, batch, size), new(steps, batch, size)
         probs = new(steps, batch, keys.size(1))
-        inputs[0][:size, 0] = feed.t()
-        for i in range(layers):
-            inputs[i][size:, 0] = hidden[i].t()
-            memories[i][0] = cell[i].t()
+        # Each (H, B): the fed-back output, and by layer the states that the step begins with, in the end the last ones.
+        feed, first = feed.t().contiguous(), _by_layer(cell)
+        state, last_cell = _by_layer(hidden), _by_layer(cell)
 
         hide = None
         if plan.mask.padding is not None:
             hide = emb.new_zeros(batch, 1, keys.size(1)).masked_fill_(plan.mask.padding.unsqueeze(1), -float("inf"))
         keys_t = keys.transpose(1, 2)
-        for t, n in enumerate(rows):
+        at = [
+            list(zip(*(ragged.split(buffer[i]) for buffer in (gates, inputs, memories, squashed))))
+            for i in range(layers)
+        ]
+        dropped = None if plan.dropout is None else [ragged.split(factors) for factors in plan.dropout]
+        for t, (n, result) in enumerate(zip(ragged.rows, ragged.split(attended))):
             for i in range(layers):
-                gate, out = gates[i][:, t, :n], inputs[i][size:, t + 1, :n]
-                if i == 0:
-                    gate.addmm_(weight[0], inputs[0][:, t, :n])
+                gate, read, memory, squash = at[i][t]
+                own, below = state[i][:, :n], (feed if i == 0 else state[i - 1])[:, :n]
+                read[size:] = own
+                if i > 0 and dropped is not None:
+                    torch.mul(below, dropped[i - 1][t], out=read[:size])
                 else:
-                    below, into = inputs[i - 1][size:, t + 1, :n], inputs[i][:size, t, :n]
-                    if plan.dropout is None:
-                        into.copy_(below)
-                    else:
-                        torch.mul(below, plan.dropout[t, i - 1, :, :n], out=into)
-                    torch.addmm(bias[i], weight[i], inputs[i][:, t, :n], out=gate)
-                before, after = memories[i][t, :, :n], memories[i][t + 1, :, :n]
-                cell_forward(gate, before, after, squashed[i][t, :, :n], out)
-            query = out.t().contiguous().unsqueeze(1)  # (n, 1, H); bmm copies strided rows one by one
+                    read[:size] = below
+                if i == 0:
+                    gate.addmm_(weight[0], read)
+                else:
+                    torch.addmm(bias[i], weight[i], read, out=gate)
+                before = at[i][t - 1][2][:, :n] if t > 0 else first[i]
+                cell_forward(gate, before, memory, squash, own)
+            query = queries[t, :n].copy_(own.t()).unsqueeze(1)  # (n, 1, H); bmm copies strided rows one by one
             scores = torch.bmm(query, keys_t[:n]) if hide is None else torch.baddbmm(hide[:n], query, keys_t[:n])
             row = entmax_forward(scores, plan.alpha, solver=solver_for(scores, plan.alpha))
             row = plan.mask.first(n).clear(row)  # (n, 1, S)
             probs[t, :n] = row.squeeze(1)
-            result = attended[:, t, :n]
             result.copy_(torch.bmm(row, values[:n]).squeeze(1).t())
-            tanh(result.addmm_(w_query, out), result)
-            if plan.dropout is None:
-                inputs[0][:size, t + 1, :n] = result
+            tanh(result.addmm_(w_query, own), result)
+            if dropped is None:
+                feed[:, :n] = result
             else:
-                torch.mul(result, plan.dropout[t, -1, :, :n], out=inputs[0][:size, t + 1, :n])
+                torch.mul(result, dropped[-1][t], out=feed[:, :n])
+            outputs[t, :n] = feed[:, :n].t()
+            ended = ragged.rows[t + 1] if t + 1 < steps else 0
+            if ended < n:
+                for i in range(layers):
+                    last_cell[i][:, ended:n] = at[i][t][2][:, ended:]
 
         ctx.plan = plan
         ctx.save_for_backward(
-            emb, keys, values, w_query, attended, probs, *weights, *weight, *gates, *inputs, *memories, *squashed
+            *(emb, keys, values, w_query, attended, queries, probs),
+            *(*first, *weights, *weight, *gates, *inputs, *memories, *squashed),
         )
-        outputs = inputs[0][:size, 1:].permute(2, 1, 0).contiguous()  # (B, T, H)
-        if rows[-1] == batch:
-            last = (-1, slice(None))
-        else:
-            last = (torch.tensor([sum(n > b for n in rows) for b in range(batch)]), torch.arange(batch))
-        last_hidden = torch.stack([tensor[size:].permute(1, 2, 0)[last] for tensor in inputs])
-        last_cell = torch.stack([tensor.transpose(1, 2)[last] for tensor in memories])
-        return outputs, probs.transpose(0, 1).contiguous(), last_hidden, last_cell
+        last_hidden, last_cell = (torch.stack([part.t() for part in parts]) for parts in (state, last_cell))
+        return outputs.transpose(0, 1).contiguous(), probs.transpose(0, 1).contiguous(), last_hidden, last_cell
 
     @staticmethod
     @once_differentiable
     def backward(ctx, d_outputs, d_probs, d_last_hidden, d_last_cell):
         plan = ctx.plan
-        emb, keys, values, w_query, attended, probs, *rest = ctx.saved_tensors
-        layers = len(rest) // 9
+        ragged, steps = plan.ragged, plan.ragged.steps
+        emb, keys, values, w_query, attended, queries, probs, *rest = ctx.saved_tensors
+        layers = len(rest) // 10
+        first, rest = rest[:layers], rest[layers:]
         weight, gates, inputs, memories, squashed = (rest[(4 + k) * layers : (5 + k) * layers] for k in range(5))
-        size, steps, batch = attended.shape
+        size = attended.size(0)
         values_t = values.transpose(1, 2)
         empty = None if plan.mask.not_empty is None else ~plan.mask.not_empty.unsqueeze(1)
+        new = torch.empty_like if ragged.index is None else torch.zeros_like
 
-        rows = plan.rows or [batch] * steps
-        new = torch.empty_like if rows[-1] == batch else torch.zeros_like
-        d_gates = [new(gate) for gate in gates]
-        d_cell = _states(d_last_cell, attended, layers)
-        # Of the step after this one; those of a sentence wait until its last step.
-        d_inputs = [attended.new_zeros(2 * size, batch) for _ in range(layers)]
-        for i, d_hidden in enumerate(_states(d_last_hidden, attended, layers)):
-            d_inputs[i][size:] = d_hidden
+        d_gates, opened = zip(*(cell_slopes(gate, squash) for gate, squash in zip(gates, squashed)))
+        # By layer (H, B): the gradients of the states after this step; those of a sentence wait until its last step.
+        d_cell = _by_layer(d_last_cell) or [attended.new_zeros(size, ragged.batch) for _ in range(layers)]
+        d_state = _by_layer(d_last_hidden) or [torch.zeros_like(part) for part in d_cell]
+        d_feed = torch.zeros_like(d_cell[0])
         d_attended = 1 - attended * attended  # becomes the gradient before the tanh
         if plan.dropout is not None:
-            d_attended *= plan.dropout[:, -1].transpose(0, 1)
-        d_scores = new(probs)
+            d_attended *= plan.dropout[-1]
+        d_results, d_scores = new(queries), new(probs)
         d_probs = None if d_probs is None else d_probs.transpose(0, 1)
-        d_outputs = None if d_outputs is None else d_outputs.permute(2, 1, 0).contiguous()
+        if d_outputs is not None:
+            d_outputs = ragged.split(ragged.pack(d_outputs).t().clone(memory_format=torch.contiguous_format))
 
+        forget = [gate.narrow(0, size, size) for gate in gates]
+        at = [
+            list(zip(*(ragged.split(buffer[i]) for buffer in (d_gates, opened, forget, memories))))
+            for i in range(layers)
+        ]
+        dropped = None if plan.dropout is None else [ragged.split(factors) for factors in plan.dropout]
+        d_attended_at = ragged.split(d_attended)
         for t in range(steps - 1, -1, -1):
-            n = rows[t]
-            d_output = d_inputs[0][:size, :n]
+            n = ragged.rows[t]
+            d_output = d_feed[:, :n]
             if d_outputs is not None:
-                d_output = d_output + d_outputs[:, t, :n]
-            d_result = d_attended[:, t, :n].mul_(d_output)  # (H, n)
-            d_attended[:, t, n:] = 0
-            d_row = torch.bmm(d_result.t().contiguous().unsqueeze(1), values_t[:n])  # (n, 1, S)
+                d_output = d_outputs[t].add_(d_output)
+            d_result = d_attended_at[t].mul_(d_output)  # (H, n)
+            d_rows = d_results[t, :n].copy_(d_result.t()).unsqueeze(1)
+            d_row = torch.bmm(d_rows, values_t[:n])  # (n, 1, S)
             if d_probs is not None:
                 d_row += d_probs[t, :n].unsqueeze(1)
             d_score = entmax_backward(probs[t, :n].unsqueeze(1), d_row, plan.alpha)
             if empty is not None:
                 d_score = d_score.masked_fill(empty[:n], 0)
             d_scores[t, :n] = d_score.squeeze(1)
-            d_hidden = torch.addmm(d_inputs[-1][size:, :n], w_query.t(), d_result)
+            d_hidden = torch.addmm(d_state[-1][:, :n], w_query.t(), d_result)
             d_hidden += torch.bmm(d_score, keys[:n]).squeeze(1).t()
             for i in range(layers - 1, -1, -1):
-                d_gate, gate, out = d_gates[i][:, t, :n], gates[i][:, t, :n], inputs[i][size:, t + 1, :n]
-                before, squash = memories[i][t, :, :n], squashed[i][t, :, :n]
-                cell_backward(d_gate, gate, before, squash, out, d_hidden, d_cell[i][:, :n])
-                torch.mm(weight[i].t(), d_gate, out=d_inputs[i][:, :n])
-                if i > 0:
-                    d_below = d_inputs[i][:size, :n]
-                    own = d_inputs[i - 1][size:, :n]
-                    if plan.dropout is None:
-                        d_hidden = own + d_below
-                    else:
-                        d_hidden = torch.addcmul(own, d_below, plan.dropout[t, i - 1, :, :n])
+                d_gate, opens, forgets, _ = at[i][t]
+                before = at[i][t - 1][3][:, :n] if t > 0 else first[i][:, :n]
+                cell_backward(d_gate, opens, forgets, before, d_hidden, d_cell[i][:, :n])
+                d_below, own = torch.mm(weight[i].t(), d_gate).split(size)
+                d_state[i][:, :n] = own
+                if i == 0:
+                    d_feed[:, :n] = d_below
+                elif dropped is None:
+                    d_hidden = d_state[i - 1][:, :n] + d_below
+                else:
+                    d_hidden = torch.addcmul(d_state[i - 1][:, :n], d_below, dropped[i - 1][t])
 
-        columns = [tensor.view(2 * size, -1) for tensor in inputs]  # (2H, (T + 1) * B)
-        query = columns[-1][size:, batch:]  # (H, T * B)
-        d_keys = torch.bmm(d_scores.permute(1, 2, 0), query.view(size, steps, batch).permute(2, 1, 0))
-        d_values = torch.bmm(probs.permute(1, 2, 0), d_attended.permute(2, 1, 0))
-        d_w_query = d_attended.view(size, -1) @ query.t()
-        flat = [d_gate.view(4 * size, -1) for d_gate in d_gates]
+        d_keys = torch.bmm(d_scores.permute(1, 2, 0), queries.transpose(0, 1))
+        d_values = torch.bmm(probs.permute(1, 2, 0), d_results.transpose(0, 1))
+        d_w_query = d_results.view(-1, size).t() @ queries.view(-1, size)
         d_emb = None
         if ctx.needs_input_grad[1]:
-            d_emb = flat[0].t() @ rest[0][:, : emb.size(1)]
-            d_emb = d_emb.view(steps, batch, -1).transpose(0, 1)
+            d_emb = ragged.unpack(d_gates[0].t() @ rest[0][:, : emb.size(1)])
         d_weights = []
         for i in range(layers):
-            product = flat[i] @ columns[i][:, : steps * batch].t()  # (4H, 2H)
+            product = d_gates[i] @ inputs[i].t()  # (4H, 2H)
             d_w_ih = product[:, :size]
             if i == 0:
-                d_w_ih = torch.cat([flat[0] @ emb, d_w_ih], 1)
-            d_bias = flat[i].sum(1)
+                d_w_ih = torch.cat([d_gates[0] @ emb, d_w_ih], 1)
+            d_bias = d_gates[i].sum(1)
             d_weights += [d_w_ih, product[:, size:], d_bias, d_bias]
-        d_feed, d_hidden = d_inputs[0][:size].t(), torch.stack([d_input[size:].t() for d_input in d_inputs])
-        d_cell = torch.stack([part.t() for part in d_cell])
-        return None, d_emb, d_keys, d_values, d_w_query, d_feed, d_hidden, d_cell, *d_weights
+        d_hidden, d_cell = (torch.stack([part.t() for part in parts]) for parts in (d_state, d_cell))
+        return None, d_emb, d_keys, d_values, d_w_query, d_feed.t(), d_hidden, d_cell, *d_weights
 
 
-def _states(gradient: Tensor | None, like: Tensor, layers: int) -> list[Tensor]:
-    """One gradient ``(H, B)`` per layer, ours to change; zeros where there is none."""
-    if gradient is None:
-        return [torch.zeros_like(like[:, 0]) for _ in range(layers)]
-    return [part.t().clone(memory_format=torch.contiguous_format) for part in gradient]
+def _by_layer(states: Tensor | None) -> list[Tensor] | None:
+    """One ``(H, B)`` for each layer of ``(L, B, H)``, ours to change."""
+    return None if states is None else [part.t().clone(memory_format=torch.contiguous_format) for part in states]

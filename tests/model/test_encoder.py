@@ -10,6 +10,7 @@ from onmt.encoders.rnn_encoder import RNNEncoder
 
 from onmt_entmax.model import encoder as encoder_module
 from onmt_entmax.model.encoder import Encoder
+from onmt_entmax.model.ragged import Ragged
 from onmt_entmax.model.kernels import dropout_factors
 from tests.model.helpers import VOCAB, embeddings
 
@@ -109,13 +110,14 @@ def test_dropout_between_layers_only(monkeypatch):
     monkeypatch.setattr(encoder_module, "dropout_factors", record)
     found = run(encoder, src, src_len)
     (factors,) = drawn
-    assert factors.shape == (4, 2, 6)
+    assert factors.shape == (7, 6)  # of the tokens alone
+    factors = Ragged.from_lengths(src_len, 4).unpack(factors)
     # by hand: layer one, the factors, layer two
     one, two = build(RNNEncoder, enc_layers=1), build(RNNEncoder)
     first, _, _ = one(src, src_len)
     second = torch.nn.LSTM(6, 3, bidirectional=True, batch_first=True).double()
     second.load_state_dict({name.replace("l1", "l0"): w for name, w in two.rnn.state_dict().items() if "l1" in name})
-    packed = torch.nn.utils.rnn.pack_padded_sequence(first * factors.transpose(0, 1), src_len, batch_first=True)
+    packed = torch.nn.utils.rnn.pack_padded_sequence(first * factors, src_len, batch_first=True)
     expected = torch.nn.utils.rnn.pad_packed_sequence(second(packed)[0], batch_first=True)[0]
     torch.testing.assert_close(found["memory"], expected)
     assert encoder.eval()(src, src_len)[0].equal(build(Encoder)(src, src_len)[0])
