@@ -7,9 +7,10 @@ over all steps at the end.
 
 Shapes: T target steps, B sentences, S source positions, H hidden units, L layers, E embedding size, N target tokens.
 Buffers have features first (see ``kernels``) and a column for each token, step after step (see ``ragged``): where
-sentences come longest first, those that have ended leave the steps. ``inputs[l]`` is ``(2H, N)``: what layer l reads
-besides the embedding, the output of the layer below (for the first layer the fed-back attentional output) above the
-layer's own previous output. What meets a matrix per sentence is ``(T, B, H)`` or ``(T, B, S)`` and zero at padding.
+sentences come longest first, those that have ended leave the steps. ``inputs[l]`` is ``(2H, N)``: what layer l reads,
+the output of the layer below above the layer's own previous output; of the first layer ``(E + 2H, N)``: the embedding,
+the fed-back attentional output, its own. What meets a matrix per sentence is ``(T, B, H)`` or ``(T, B, S)``, zero at
+padding.
 """
 
 from __future__ import annotations
@@ -61,12 +62,6 @@ def unroll(plan: Plan, emb: Tensor, keys: Tensor, values: Tensor, w_query: Tenso
     return _Unroll.apply(plan, emb, keys, values, w_query, *state, *(tensor for cell in cells for tensor in cell))
 
 
-def _recurrent_weights(cells: list) -> list[Tensor]:
-    """Per layer ``(4H, 2H)``: weights of what comes from below (without the embedding) beside the layer's own."""
-    hidden = cells[0][1].size(1)
-    return [torch.cat([w_ih[:, -hidden:], w_hh], 1) for w_ih, w_hh, _, _ in cells]
-
-
 class _Unroll(torch.autograd.Function):
     @staticmethod
     def forward(ctx, plan, emb, keys, values, w_query, feed, hidden, cell, *weights):
@@ -74,14 +69,13 @@ class _Unroll(torch.autograd.Function):
         ragged, layers = plan.ragged, len(weights) // 4
         cells = [weights[4 * i : 4 * i + 4] for i in range(layers)]
         batch, steps, size = ragged.batch, ragged.steps, feed.size(-1)
-        weight = _recurrent_weights(cells)  # (4H, 2H)
-        bias = [(b_ih + b_hh).unsqueeze(1) for _, _, b_ih, b_hh in cells]
-
+        weight = [torch.cat([w_ih, w_hh], 1) for w_ih, w_hh, _, _ in cells]
         emb = ragged.pack(emb)  # (N, E)
         tokens = emb.size(0)
-        gates = [torch.addmm(bias[0], cells[0][0][:, : emb.size(1)], emb.t())]
-        gates += [emb.new_empty(4 * size, tokens) for _ in range(layers - 1)]
-        inputs = [emb.new_empty(2 * size, tokens) for _ in range(layers)]
+        # The bias first, to add the product to: a product that adds a broadcast bias takes twice the time.
+        gates = [(b_ih + b_hh).unsqueeze(1).repeat(1, tokens) for _, _, b_ih, b_hh in cells]
+        inputs = [emb.new_empty(part.size(1), tokens) for part in weight]
+        inputs[0][: emb.size(1)] = emb.t()
         memories = [emb.new_empty(size, tokens) for _ in range(layers)]  # cell states after each step
         squashed = [emb.new_empty(size, tokens) for _ in range(layers)]  # their tanh
         attended = emb.new_empty(size, tokens)  # the attentional output before dropout
@@ -105,15 +99,12 @@ class _Unroll(torch.autograd.Function):
             for i in range(layers):
                 gate, read, memory, squash = at[i][t]
                 own, below = state[i][:, :n], (feed if i == 0 else state[i - 1])[:, :n]
-                read[size:] = own
+                read[-size:] = own
                 if i > 0 and dropped is not None:
                     torch.mul(below, dropped[i - 1][t], out=read[:size])
                 else:
-                    read[:size] = below
-                if i == 0:
-                    gate.addmm_(weight[0], read)
-                else:
-                    torch.addmm(bias[i], weight[i], read, out=gate)
+                    read[-2 * size : -size] = below
+                gate.addmm_(weight[i], read)
                 before = at[i][t - 1][2][:, :n] if t > 0 else first[i]
                 cell_forward(gate, before, memory, squash, own)
             query = queries[t, :n].copy_(own.t()).unsqueeze(1)  # (n, 1, H); bmm copies strided rows one by one
@@ -135,8 +126,8 @@ class _Unroll(torch.autograd.Function):
 
         ctx.plan = plan
         ctx.save_for_backward(
-            *(emb, keys, values, w_query, attended, queries, probs),
-            *(*first, *weights, *weight, *gates, *inputs, *memories, *squashed),
+            *(keys, values, w_query, attended, queries, probs),
+            *(*first, *weight, *gates, *inputs, *memories, *squashed),
         )
         last_hidden, last_cell = (torch.stack([part.t() for part in parts]) for parts in (state, last_cell))
         return outputs.transpose(0, 1).contiguous(), probs.transpose(0, 1).contiguous(), last_hidden, last_cell
@@ -146,10 +137,9 @@ class _Unroll(torch.autograd.Function):
     def backward(ctx, d_outputs, d_probs, d_last_hidden, d_last_cell):
         plan = ctx.plan
         ragged, steps = plan.ragged, plan.ragged.steps
-        emb, keys, values, w_query, attended, queries, probs, *rest = ctx.saved_tensors
-        layers = len(rest) // 10
-        first, rest = rest[:layers], rest[layers:]
-        weight, gates, inputs, memories, squashed = (rest[(4 + k) * layers : (5 + k) * layers] for k in range(5))
+        keys, values, w_query, attended, queries, probs, *rest = ctx.saved_tensors
+        layers = len(rest) // 6
+        first, weight, gates, inputs, memories, squashed = (rest[k * layers : (k + 1) * layers] for k in range(6))
         size = attended.size(0)
         values_t = values.transpose(1, 2)
         empty = None if plan.mask.not_empty is None else ~plan.mask.not_empty.unsqueeze(1)
@@ -168,6 +158,7 @@ class _Unroll(torch.autograd.Function):
         if d_outputs is not None:
             d_outputs = ragged.split(ragged.pack(d_outputs).t().clone(memory_format=torch.contiguous_format))
 
+        recurrent = [part[:, -2 * size :].t() for part in weight]
         forget = [gate.narrow(0, size, size) for gate in gates]
         at = [
             list(zip(*(ragged.split(buffer[i]) for buffer in (d_gates, opened, forget, memories))))
@@ -195,7 +186,7 @@ class _Unroll(torch.autograd.Function):
                 d_gate, opens, forgets, _ = at[i][t]
                 before = at[i][t - 1][3][:, :n] if t > 0 else first[i][:, :n]
                 cell_backward(d_gate, opens, forgets, before, d_hidden, d_cell[i][:, :n])
-                d_below, own = torch.mm(weight[i].t(), d_gate).split(size)
+                d_below, own = torch.mm(recurrent[i], d_gate).split(size)
                 d_state[i][:, :n] = own
                 if i == 0:
                     d_feed[:, :n] = d_below
@@ -209,15 +200,11 @@ class _Unroll(torch.autograd.Function):
         d_w_query = d_results.view(-1, size).t() @ queries.view(-1, size)
         d_emb = None
         if ctx.needs_input_grad[1]:
-            d_emb = ragged.unpack(d_gates[0].t() @ rest[0][:, : emb.size(1)])
+            d_emb = ragged.unpack(d_gates[0].t() @ weight[0][:, : -2 * size])
         d_weights = []
-        for i in range(layers):
-            product = d_gates[i] @ inputs[i].t()  # (4H, 2H)
-            d_w_ih = product[:, :size]
-            if i == 0:
-                d_w_ih = torch.cat([d_gates[0] @ emb, d_w_ih], 1)
-            d_bias = d_gates[i].sum(1)
-            d_weights += [d_w_ih, product[:, size:], d_bias, d_bias]
+        for d_gate, read in zip(d_gates, inputs):
+            product, d_bias = d_gate @ read.t(), d_gate.sum(1)
+            d_weights += [product[:, :-size], product[:, -size:], d_bias, d_bias]
         d_hidden, d_cell = (torch.stack([part.t() for part in parts]) for parts in (d_state, d_cell))
         return None, d_emb, d_keys, d_values, d_w_query, d_feed.t(), d_hidden, d_cell, *d_weights
 
