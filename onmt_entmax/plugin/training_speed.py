@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 
 from onmt_entmax.plugin.hooks import replace
@@ -26,6 +27,8 @@ def subnormals(keep: bool) -> Iterator[None]:
     """
     before = subnormals_are_zero()
     if not keep:
+        for dtype in (np.float32, np.float64):
+            np.finfo(dtype)  # NumPy looks once, and warns where it finds no subnormal numbers
         torch.set_flush_denormal(True)  # False where the processor can't: then nothing changes
     try:
         yield
