@@ -191,7 +191,10 @@ def multiply_densely(dense, wanted, residual, hidden, weight, bias, rows, dtype)
     """Add a block's part to the gradients of hidden states, weight and bias, from the logits' ``(n, V)``."""
     hidden = hidden[rows]
     if wanted[0]:
-        dense[0][rows] = torch.mm(residual, weight)
+        if isinstance(rows, slice):
+            torch.mm(residual, weight, out=dense[0][rows])
+        else:
+            dense[0][rows] = torch.mm(residual, weight)
     if wanted[1]:
         if dense[1] is None:
             dense[1] = torch.zeros(weight.shape, dtype=dtype, device=weight.device)
