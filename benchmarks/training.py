@@ -6,6 +6,10 @@ after ``--warm-up`` steps the models are sure of much, as trained ones are, and 
 
     python benchmarks/training.py --task translation --warm-up 500 --output training.json
     python benchmarks/training.py --curve vocab
+
+With ``--corpus`` both sides train on real text instead, and ours goes on from trained models:
+
+    python benchmarks/training.py --corpus runs/data/train --checkpoints 1.5=entmax15_best.pt 1.33=entmax133_best.pt
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from onmt.modules import Embeddings
 from onmt.utils.optimizers import Optimizer
 from timing import add_options, alternate, report, row, set_up
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from onmt_entmax.entmax import entmax
 from onmt_entmax.model.decoder import InputFeedDecoder
@@ -71,15 +76,51 @@ def batches_of(task: dict, count: int, device: torch.device) -> list[tuple[dict[
     return found
 
 
+def real_batches(task: dict, prefix: str, count: int, device: torch.device) -> list[tuple[dict[str, Tensor], int]]:
+    """Batches of ``PREFIX.src`` and ``PREFIX.tgt``, drawn from all lines in the order of their lengths."""
+    sides = []
+    for side in ("src", "tgt"):
+        numbers = {token: number for number, token in enumerate(task["tokens"][side])}
+        lines = Path(f"{prefix}.{side}").read_text(encoding="utf-8").split("\n")[:-1]
+        sides.append([torch.tensor([numbers.get(token, 0) for token in line.split()]) for line in lines])
+    pairs = sorted(zip(*sides), key=lambda pair: (len(pair[0]), len(pair[1])))
+    size = task["batch"]
+    found = []
+    for start in (torch.randperm(len(pairs) // size)[:count] * size).tolist():
+        sources, targets = zip(*pairs[start : start + size])
+        targets = [F.pad(F.pad(target, (1, 0), value=BOS), (0, 1), value=EOS) for target in targets]
+        src, tgt = (nn.utils.rnn.pad_sequence(part, True, PAD).unsqueeze(-1) for part in (sources, targets))
+        batch = {"src": src, "srclen": torch.tensor([len(source) for source in sources]), "tgt": tgt}
+        found.append(({name: value.to(device) for name, value in batch.items()}, 0))
+    return found
+
+
+def task_of(checkpoints: dict[float, dict]) -> dict:
+    """Sizes and tokens of trained models, which have to be the same in all of them."""
+    tasks = [
+        {
+            "hidden": checkpoint["opt"].hidden_size,
+            "vocab": len(checkpoint["vocab"]["tgt"]),
+            "batch": checkpoint["opt"].batch_size,
+            "tokens": {side: checkpoint["vocab"][side] for side in ("src", "tgt")},
+        }
+        for checkpoint in checkpoints.values()
+    ]
+    if any(task != tasks[0] for task in tasks):
+        sys.exit("training.py: the checkpoints differ in their sizes or vocabularies.")
+    return tasks[0]
+
+
 class Side:
     """One model in OpenNMT-py's trainer.
 
     Args:
         task: see ``TASKS``.
         alpha: None for OpenNMT-py's softmax model, else ours with this alpha in attention and output.
+        checkpoint: of a trained model of these sizes and this alpha, to go on from; None: untrained.
     """
 
-    def __init__(self, task: dict, alpha: float | None, device: torch.device) -> None:
+    def __init__(self, task: dict, alpha: float | None, device: torch.device, checkpoint: dict | None = None) -> None:
         torch.manual_seed(1)
         self.alpha = 1.0 if alpha is None else alpha
         hidden, vocab = task["hidden"], task["vocab"]
@@ -102,19 +143,25 @@ class Side:
             copy_attn_type="general",
         )
         encoder, decoder = (RNNEncoder, InputFeedRNNDecoder) if alpha is None else (Encoder, InputFeedDecoder)
-        model = NMTModel(
-            *(part.from_opt(options, Embeddings(hidden, vocab, PAD, dropout=0.3)) for part in (encoder, decoder))
-        )
+        sizes = (len(task["tokens"]["src"]), vocab) if "tokens" in task else (vocab, vocab)
+        parts = zip((encoder, decoder), sizes)
+        model = NMTModel(*(part.from_opt(options, Embeddings(hidden, n, PAD, dropout=0.3)) for part, n in parts))
         model.generator = nn.Linear(hidden, vocab)
         for parameter in model.parameters():
             nn.init.uniform_(parameter, -0.1, 0.1)
+        if checkpoint is not None:
+            generator = {f"generator.{name}": value for name, value in checkpoint["generator"].items()}
+            nn.Module.load_state_dict(model, {**checkpoint["model"], **generator})
         model.to(device)
         criterion = nn.CrossEntropyLoss(ignore_index=PAD, reduction="sum")
         loss = (StockLossCompute if alpha is None else EntmaxLossCompute)(criterion, model.generator)
         if alpha is not None:
             loss.alpha, loss.fused = alpha, True
         adam = torch.optim.Adam if alpha is None else Adam
-        optimizer = Optimizer(adam(model.parameters(), 0.001), 0.001, max_grad_norm=5)
+        adam = adam(model.parameters(), 0.001)
+        if checkpoint is not None:
+            adam.load_state_dict(checkpoint["optim"]["optimizer"])
+        optimizer = Optimizer(adam, 0.001, max_grad_norm=5)
         silent = SimpleNamespace(start=lambda: None, start_time=0, report_training=lambda *args, **kwargs: args[-1])
         self.trainer = StockTrainer(
             *(model, loss, loss, SimpleNamespace(transforms=None), {}, optimizer),
@@ -136,16 +183,20 @@ class Side:
         return float(torch.stack(sizes)[target.ne(PAD)].float().mean())
 
 
-def compare(name: str, task: dict, args: argparse.Namespace, device: torch.device) -> list[dict[str, object]]:
+def compare(
+    name: str, task: dict, args: argparse.Namespace, device: torch.device, checkpoints: dict[float, dict]
+) -> list[dict[str, object]]:
     """One row for each alpha: milliseconds of a step, words per second, and peak memory if asked for."""
     sides = {"stock": Side(task, None, device)}
-    sides.update({f"{alpha:g}": Side(task, alpha, device) for alpha in args.alphas})
+    sides.update({f"{alpha:g}": Side(task, alpha, device, checkpoints.get(alpha)) for alpha in args.alphas})
     for step in range(args.warm_up):
         for side in sides.values():
             if side.alpha != 1:  # softmax takes its time, whatever it has learned
                 torch.manual_seed(2 + step)  # the same batches for all
                 side.train(batches_of({**task, "batch": max(1, task["batch"] // 4)}, 1, device))
-    blocks = [batches_of(task, args.block, device) for _ in range(args.repeats + 2)]
+    count = args.block * (args.repeats + 2)
+    batches = real_batches(task, args.corpus, count, device) if args.corpus else batches_of(task, count, device)
+    blocks = [batches[start : start + args.block] for start in range(0, count, args.block)]
     words = sum(int(batch["tgt"][:, 1:].ne(PAD).sum()) for block in blocks for batch, _ in block)
     words /= len(blocks) * args.block
     turns = {side: iter(blocks) for side in sides}
@@ -217,6 +268,10 @@ def main() -> int:
     parser.add_argument(
         "--warm-up", type=int, default=0, help="steps on small batches of each sparse model before the measurements"
     )
+    parser.add_argument("--corpus", metavar="PREFIX", help="real text, PREFIX.src and PREFIX.tgt, for --checkpoints")
+    parser.add_argument(
+        "--checkpoints", nargs="+", metavar="ALPHA=FILE", default=[], help="trained models; these alphas are measured"
+    )
     parser.add_argument("--block", type=int, default=4, help="steps of a turn (default: 4)")
     parser.add_argument("--curve", choices=list(CURVES), help="growth with the vocabulary, the length or the batch")
     parser.add_argument(
@@ -231,7 +286,16 @@ def main() -> int:
     if args.memory_of:
         print_peak_memory(*json.loads(args.memory_of), device)
         return 0
-    tasks = {name: QUICK if args.quick else TASKS[name] for name in args.task or TASKS}
+    if bool(args.corpus) != bool(args.checkpoints):
+        parser.error("--corpus and --checkpoints go together")
+    checkpoints = {}
+    for alpha, file in (given.split("=", 1) for given in args.checkpoints):
+        checkpoints[float(alpha)] = torch.load(file, "cpu", weights_only=False)
+    if checkpoints:
+        args.alphas = list(checkpoints)
+        tasks = {args.corpus: task_of(checkpoints)}
+    else:
+        tasks = {name: QUICK if args.quick else TASKS[name] for name in args.task or TASKS}
     if args.profile:
         print_profile(next(iter(tasks.values())), device)
         return 0
@@ -239,7 +303,7 @@ def main() -> int:
     for name, task in tasks.items():
         for change in CURVES[args.curve] if args.curve else [{}]:
             values = ", ".join(f"{key} {value}" for key, value in change.items())
-            rows += compare(f"{name}, {values}" if change else name, {**task, **change}, args, device)
+            rows += compare(f"{name}, {values}" if change else name, {**task, **change}, args, device, checkpoints)
     report(rows, args, "training")
     return 0
 
