@@ -87,7 +87,7 @@ def _ratios(x: Tensor, epsilon: Alpha, solver: str) -> Tensor:
     s = x * epsilon
     if solver == "auto":
         # sorting takes fewest operations on narrow rows; where Newton cannot stop early it takes every step it may need
-        few = 64 if may_look(x) else 4096
+        few = narrow.WIDEST if may_look(x) else 4096
         closed = not isinstance(epsilon, Tensor) and (epsilon == 1 or (epsilon == 0.5 and not may_look(x)))
         solver = "sort" if closed and x.shape[-1] <= few else "newton"
     return thresholds.ratios(s, epsilon, getattr(thresholds, solver)(s, epsilon))
@@ -101,13 +101,8 @@ def entmax_forward(scores: Tensor, alpha: Alpha = 1.5, dim: int = -1, solver: st
             return torch.softmax(scores, dim)
     if scores.numel() == 0:
         return torch.empty_like(scores)
-    if (
-        solver == "auto"
-        and not isinstance(alpha, Tensor)
-        and dim in (-1, scores.dim() - 1)
-        and narrow.fits(scores, alpha)
-    ):
-        return narrow.sparsemax(scores) if alpha == 2 else narrow.entmax15(scores)
+    if solver == "auto" and dim in (-1, scores.dim() - 1) and narrow.fits(scores, alpha):
+        return narrow.entmax(scores, alpha)
     z = scores.to(solving_dtype(scores, alpha)).movedim(dim, -1)
     rows = z.reshape(-1, z.shape[-1])
     if isinstance(alpha, Tensor):

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onmt_entmax.entmax import blocks, entmax, thresholds
+from onmt_entmax.entmax import blocks, entmax, narrow, thresholds
 from tests.entmax.test_mappings import random
 
 SOLVERS = {1.5: ["sort", "topk", "bisect", "newton", "auto"], 2.0: ["sort", "topk", "bisect", "newton", "auto"]}
@@ -197,3 +197,15 @@ def test_wide_rows_of_every_scale(alpha, dtype, monkeypatch):
             assert len(steps) <= (40 if alpha <= 2 else 400)
             torch.testing.assert_close(p.double().sum(-1), torch.ones(64, dtype=torch.float64), rtol=0, atol=1e-6)
             torch.testing.assert_close(p, entmax(z, alpha, solver="bisect"), rtol=1e-3, atol=2e-6)
+
+
+@pytest.mark.parametrize("alpha", [1.25, 1.33, 1.5, 1.75, 1.99])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("shrink", [0.5, 0.9])
+def test_narrow_rows_that_newton_is_slow_on(alpha, dtype, shrink):
+    for d in (3, 20, narrow.WIDEST):
+        s = torch.cat([ladder(d, alpha - 1, shrink, dtype), torch.zeros(1, d, dtype=dtype)])
+        assert narrow.fits(s, alpha)
+        p = entmax(s, alpha)
+        torch.testing.assert_close(p.double(), entmax(s.double(), alpha, solver="bisect"), atol=CLOSE[dtype], rtol=0)
+        torch.testing.assert_close(p.sum(-1), torch.ones(2, dtype=dtype))
