@@ -5,7 +5,7 @@ Sources are random with the frequencies of words (Zipf), and each target is its 
 after ``--warm-up`` steps the models are sure of much, as trained ones are, and supports are small.
 
     python benchmarks/training.py --task translation --warm-up 500 --output training.json
-    python benchmarks/training.py --curve vocab
+    python benchmarks/training.py --task inflection --curve vocab --output vocab.json  # and see draw.py
 
 With ``--corpus`` both sides train on real text instead, and ours goes on from trained models:
 
@@ -206,7 +206,7 @@ def compare(
     for side in list(sides)[1:]:
         alpha = float(side)
         ours, theirs = times[side] / args.block, times["stock"] / args.block
-        more = {"words_per_second": words / ours, "words_per_second_stock": words / theirs}
+        more = {"alpha": alpha, "words_per_second": words / ours, "words_per_second_stock": words / theirs}
         more["support"] = sides[side].support(blocks[-1][0][0])
         if side in memory:
             more |= {"peak_mib": memory[side], "peak_mib_stock": memory["stock"]}
@@ -303,7 +303,8 @@ def main() -> int:
     for name, task in tasks.items():
         for change in CURVES[args.curve] if args.curve else [{}]:
             values = ", ".join(f"{key} {value}" for key, value in change.items())
-            rows += compare(f"{name}, {values}" if change else name, {**task, **change}, args, device, checkpoints)
+            found = compare(f"{name}, {values}" if change else name, {**task, **change}, args, device, checkpoints)
+            rows += [{**line, "at": change} for line in found] if change else found
     report(rows, args, "training")
     return 0
 
