@@ -23,18 +23,16 @@ def draw(curves: list[list[dict]]) -> Figure:
         for number, rows in enumerate(curves, 1):
             axes = figure.add_subplot(1, len(curves), number)
             (key,) = rows[0]["at"]
-            lines: dict[str, list[tuple[float, float]]] = {}
+            lines: dict[str, dict[float, float]] = {}
             for row in rows:
                 at = row["at"][key]
                 at = at[0] if isinstance(at, list) else at
-                stock = lines.setdefault("OpenNMT-py, softmax", [])
-                if (at, row["words_per_second_stock"]) not in stock:
-                    stock.append((at, row["words_per_second_stock"]))
+                lines.setdefault("OpenNMT-py, softmax", {})[at] = row["words_per_second_stock"]
                 name = f"onmt_entmax, {style.alpha_name(row['alpha'])}"
-                lines.setdefault(name, []).append((at, row["words_per_second"]))
+                lines.setdefault(name, {})[at] = row["words_per_second"]
             for index, (name, points) in enumerate(lines.items()):
-                axes.plot(*zip(*points), **style.line_style(index), label=name)
-            places = [at for at, _ in next(iter(lines.values()))]
+                axes.plot(*zip(*points.items()), **style.line_style(index), label=name)
+            places = list(next(iter(lines.values())))
             axes.set_xscale("log")
             axes.set_xticks(places, [f"{place:,}" for place in places])
             axes.xaxis.set_minor_formatter(NullFormatter())

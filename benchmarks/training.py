@@ -157,8 +157,7 @@ class Side:
         loss = (StockLossCompute if alpha is None else EntmaxLossCompute)(criterion, model.generator)
         if alpha is not None:
             loss.alpha, loss.fused = alpha, True
-        adam = torch.optim.Adam if alpha is None else Adam
-        adam = adam(model.parameters(), 0.001)
+        adam = (torch.optim.Adam if alpha is None else Adam)(model.parameters(), 0.001)
         if checkpoint is not None:
             adam.load_state_dict(checkpoint["optim"]["optimizer"])
         optimizer = Optimizer(adam, 0.001, max_grad_norm=5)
@@ -197,8 +196,7 @@ def compare(
     count = args.block * (args.repeats + 2)
     batches = real_batches(task, args.corpus, count, device) if args.corpus else batches_of(task, count, device)
     blocks = [batches[start : start + args.block] for start in range(0, count, args.block)]
-    words = sum(int(batch["tgt"][:, 1:].ne(PAD).sum()) for block in blocks for batch, _ in block)
-    words /= len(blocks) * args.block
+    words = sum(int(batch["tgt"][:, 1:].ne(PAD).sum()) for batch, _ in batches) / count
     turns = {side: iter(blocks) for side in sides}
     times = alternate({s: lambda s=s: sides[s].train(next(turns[s])) for s in sides}, device, args.repeats)
     memory = {side: peak_memory(task, side, args) for side in sides if args.memory}
@@ -288,6 +286,8 @@ def main() -> int:
         return 0
     if bool(args.corpus) != bool(args.checkpoints):
         parser.error("--corpus and --checkpoints go together")
+    if args.corpus and (args.warm_up or args.curve or args.memory or args.profile):
+        parser.error("--corpus goes with none of --warm-up, --curve, --memory and --profile")
     checkpoints = {}
     for alpha, file in (given.split("=", 1) for given in args.checkpoints):
         checkpoints[float(alpha)] = torch.load(file, "cpu", weights_only=False)

@@ -42,13 +42,12 @@ class Encoder(RNNEncoder):
         longest = int(lengths[0])
         ragged = Ragged.from_lengths(lengths, longest)
         mirrored = ragged.mirrored(lengths)
-        last = mirrored[: lengths.numel()]  # a sentence read from its end begins with its last token
         out = ragged.pack(self.embeddings(src)[:, :longest])  # (N, E)
         hidden, cell = [], []
         for layer in range(self.rnn.num_layers):
             if layer > 0 and self.training and self.rnn.dropout > 0:
                 out = out * dropout_factors(out, tuple(out.shape), self.rnn.dropout)
-            out, last_hidden, last_cell = _Layer.apply(ragged, mirrored, last, out, *_weights(self.rnn, layer))
+            out, last_hidden, last_cell = _Layer.apply(ragged, mirrored, out, *_weights(self.rnn, layer))
             hidden.append(last_hidden)
             cell.append(last_cell)
         memory, final = ragged.unpack(out), (torch.cat(hidden), torch.cat(cell))
@@ -88,7 +87,7 @@ class _Layer(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, ragged, mirrored, last, x, *weights):
+    def forward(ctx, ragged, mirrored, x, *weights):
         ctx.set_materialize_grads(False)
         directions = len(weights) // 4
         w_ih, w_hh, b_ih, b_hh = (weights[k::4] for k in range(4))
@@ -107,7 +106,8 @@ class _Layer(torch.autograd.Function):
             cell_forward(gate, before[:, :, :n], after, squash, new_out)
             before, out = after, new_out
         ctx.ragged = ragged
-        ctx.save_for_backward(mirrored, last, x, gates, hidden, cells, squashed, *w_ih, own)
+        ctx.save_for_backward(mirrored, x, gates, hidden, cells, squashed, *w_ih, own)
+        last = mirrored[:batch]  # a sentence read from its end begins with its last token
         flat = hidden.transpose(1, 2)  # (D, N, H)
         result = torch.cat([flat[0], *(part.index_select(0, mirrored) for part in flat[1:])], 1)
         return result, flat.index_select(1, last), cells.transpose(1, 2).index_select(1, last)
@@ -116,9 +116,9 @@ class _Layer(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, d_result, d_last_hidden, d_last_cell):
         ragged = ctx.ragged
-        mirrored, last, x, gates, hidden, cells, squashed, *w_ih, own = ctx.saved_tensors
+        mirrored, x, gates, hidden, cells, squashed, *w_ih, own = ctx.saved_tensors
         directions, size, tokens = hidden.shape
-        batch = ragged.batch
+        batch, last = ragged.batch, mirrored[: ragged.batch]
         if d_result is None:
             d_hidden = torch.zeros_like(hidden)
         else:
@@ -146,7 +146,7 @@ class _Layer(torch.autograd.Function):
         d_w_hh = torch.bmm(d_gates[:, :, batch:], previous[:, :, batch:].transpose(1, 2))
         d_bias = d_gates.sum(2)
         d_x = None
-        if ctx.needs_input_grad[3]:
+        if ctx.needs_input_grad[2]:
             d_x = d_gates[0].t() @ w_ih[0]
             for d in range(1, directions):
                 d_x += (d_gates[d].t() @ w_ih[d]).index_select(0, mirrored)
@@ -154,4 +154,4 @@ class _Layer(torch.autograd.Function):
         for d in range(directions):
             read = x if d == 0 else x.index_select(0, mirrored)
             gradients += [d_gates[d] @ read, d_w_hh[d], d_bias[d], d_bias[d]]
-        return None, None, None, d_x, *gradients
+        return None, None, d_x, *gradients

@@ -15,6 +15,7 @@ padding.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -90,10 +91,7 @@ class _Unroll(torch.autograd.Function):
         if plan.mask.padding is not None:
             hide = emb.new_zeros(batch, 1, keys.size(1)).masked_fill_(plan.mask.padding.unsqueeze(1), -float("inf"))
         keys_t = keys.transpose(1, 2)
-        at = [
-            list(zip(*(ragged.split(buffer[i]) for buffer in (gates, inputs, memories, squashed))))
-            for i in range(layers)
-        ]
+        at = _by_step(ragged, gates, inputs, memories, squashed)
         dropped = None if plan.dropout is None else [ragged.split(factors) for factors in plan.dropout]
         for t, (n, result) in enumerate(zip(ragged.rows, ragged.split(attended))):
             for i in range(layers):
@@ -160,10 +158,7 @@ class _Unroll(torch.autograd.Function):
 
         recurrent = [part[:, -2 * size :].t() for part in weight]
         forget = [gate.narrow(0, size, size) for gate in gates]
-        at = [
-            list(zip(*(ragged.split(buffer[i]) for buffer in (d_gates, opened, forget, memories))))
-            for i in range(layers)
-        ]
+        at = _by_step(ragged, d_gates, opened, forget, memories)
         dropped = None if plan.dropout is None else [ragged.split(factors) for factors in plan.dropout]
         d_attended_at = ragged.split(d_attended)
         for t in range(steps - 1, -1, -1):
@@ -207,6 +202,11 @@ class _Unroll(torch.autograd.Function):
             d_weights += [product[:, :-size], product[:, -size:], d_bias, d_bias]
         d_hidden, d_cell = (torch.stack([part.t() for part in parts]) for parts in (d_state, d_cell))
         return None, d_emb, d_keys, d_values, d_w_query, d_feed.t(), d_hidden, d_cell, *d_weights
+
+
+def _by_step(ragged: Ragged, *buffers: Sequence[Tensor]) -> list[list[tuple[Tensor, ...]]]:
+    """Of buffers given by layer, for each layer and step the parts that belong to that step."""
+    return [list(zip(*(ragged.split(buffer) for buffer in layer))) for layer in zip(*buffers)]
 
 
 def _by_layer(states: Tensor | None) -> list[Tensor] | None:
