@@ -45,7 +45,7 @@ class Totals:
 
 
 def solve_at_once(logits, target, alpha, smoothing, totals, start) -> None:
-    """Solve logits ``(n, V)``, add to ``totals``, and put their gradient in their place; never waits for the device."""
+    """Solve logits ``(n, V)``, add to ``totals``, and put their gradient in their place."""
     vocab = logits.shape[1]
     z = logits.to(solving_dtype(logits, alpha))
     top, best = z.max(-1, True)

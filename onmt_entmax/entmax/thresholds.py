@@ -21,6 +21,7 @@ Epsilon = Union[float, Tensor]
 
 FREE_STEPS = 10  # of Newton before a bracket is kept as well
 SMALL = 1 << 15  # entries, below which an operation costs its overhead
+FIRST_LOOK, LOOK_EVERY = 4, 2  # steps of Newton before the host waits for a device to say whether it is done
 FIXED_STEPS = 32  # of Newton where the host must not wait for the device
 FIXED_STEPS_ABOVE_2 = 100  # the same for a number alpha > 2, where only the bracket can be relied on
 NEAR_ONE = 0.25  # epsilon below which 1 + s / w is so close to 1 that its logarithm is taken by log1p
@@ -36,6 +37,11 @@ def is_compiling() -> bool:
 def may_look(x: Tensor) -> bool:
     """Whether reading a value of ``x`` is free: on the CPU, outside torch.compile."""
     return x.device.type == "cpu" and not is_compiling()
+
+
+def may_wait(x: Tensor) -> bool:
+    """Whether a value of ``x`` can be read at all: not in torch.compile, nor while a CUDA graph is captured."""
+    return not is_compiling() and not (x.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 def ratios(s: Tensor, epsilon: Epsilon, width: Tensor, out: Optional[Tensor] = None) -> Tensor:
@@ -125,10 +131,10 @@ def newton(
 ) -> Tensor:
     """Norm-Newton: h(w) = ||[s + w]_+||_q is convex for alpha <= 2, so the root of a tangent never passes the solution.
 
-    Where values may be looked at and alpha is at most 2, plain steps come first. After them, and otherwise at once, a
-    bracket is kept: it makes alpha > 2 safe, where h is not convex and every other step halves it; for alpha <= 2 from
-    the sixth step on every third does, which bounds the number of steps for any scores (ladders of entries make plain
-    Newton slow at alpha = 2).
+    Where values may be looked at (on a device at every other step, as the host waits for it) and alpha is at most 2,
+    plain steps come first. After them, and otherwise at once, a bracket is kept: it makes alpha > 2 safe, where h is
+    not convex and every other step halves it; for alpha <= 2 from the sixth step on every third does, which bounds the
+    number of steps for any scores (ladders of entries make plain Newton slow at alpha = 2).
 
     Args:
         s: scaled scores, at most 0, the largest of each row 0; shape ``(n, d)``.
@@ -142,13 +148,14 @@ def newton(
     """
     width = torch.ones_like(s[:, :1]) if start is None else start
     limit = tolerance(s)
-    look = may_look(s)
+    look, every = may_wait(s), 1 if may_look(s) else LOOK_EVERY
     if look and is_convex(epsilon):
         enough = math.sqrt(limit) if early else limit
         first = 3 if start is None and s.numel() < SMALL else 0  # no look before it can be of use
+        looks = range(FREE_STEPS)[first if every == 1 else FIRST_LOOK :: every]
         for step in range(FREE_STEPS):
             norm, following = norm_and_step(s, epsilon, width, out)
-            if step >= first and not bool(_moves(norm, enough, width, following, True).any()):
+            if step in looks and not bool(_moves(norm, enough, width, following, True).any()):
                 return following  # NaN rows count as solved
             width = following
     high = torch.ones_like(width)
@@ -158,7 +165,7 @@ def newton(
     for step in range(MAX_STEPS if look else fixed):
         norm, following = norm_and_step(s, epsilon, width, out)
         settled = ~_moves(norm, limit, width, following, convex if look else False)
-        if look and bool(settled.all()):
+        if look and step % every == 0 and bool(settled.all()):
             return width
         high = torch.where(norm >= 1, width, high)
         low = torch.where(norm < 1, width, low)

@@ -57,15 +57,16 @@ def test_ladders(alpha, shrink, d, monkeypatch):
     z = ladder(d, alpha - 1, shrink)
     expected = entmax(z, alpha, solver="bisect")
     torch.testing.assert_close(entmax(z, alpha), expected, atol=1e-11, rtol=0)
-    # with the fixed number of steps that a GPU takes
-    monkeypatch.setattr(thresholds, "may_look", lambda x: False)
-    fixed = entmax(z, alpha, solver="newton")
-    torch.testing.assert_close(fixed, expected, atol=1e-11, rtol=0)
+    # as on a GPU, which is asked at every other step, and with the fixed number of steps that CUDA graphs need
+    for name in ("may_look", "may_wait"):
+        monkeypatch.setattr(thresholds, name, lambda x: False)
+        torch.testing.assert_close(entmax(z, alpha, solver="newton"), expected, atol=1e-11, rtol=0)
 
 
 @pytest.mark.parametrize("alpha", [1.05, 1.33, 1.5, 2.0, 2.5, 4.0])
 def test_fixed_steps_are_enough(alpha, monkeypatch):
     monkeypatch.setattr(thresholds, "may_look", lambda x: False)
+    monkeypatch.setattr(thresholds, "may_wait", lambda x: False)
     for scale in (0.001, 0.1, 1.0, 30.0):
         z = random(20, 400, scale=scale)
         found = entmax(z, alpha, solver="newton")
@@ -197,6 +198,22 @@ def test_wide_rows_of_every_scale(alpha, dtype, monkeypatch):
             assert len(steps) <= (40 if alpha <= 2 else 400)
             torch.testing.assert_close(p.double().sum(-1), torch.ones(64, dtype=torch.float64), rtol=0, atol=1e-6)
             torch.testing.assert_close(p, entmax(z, alpha, solver="bisect"), rtol=1e-3, atol=2e-6)
+
+
+@pytest.mark.parametrize("alpha", [1.05, 1.33, 1.5, 2.0])
+def test_a_device_is_asked_rarely(alpha, monkeypatch):
+    steps, asked = [], []
+    norm_and_step, moves = thresholds.norm_and_step, thresholds._moves
+    monkeypatch.setattr(thresholds, "may_look", lambda x: False)
+    monkeypatch.setattr(thresholds, "norm_and_step", lambda *args: steps.append(1) or norm_and_step(*args))
+    monkeypatch.setattr(thresholds, "_moves", lambda *args: asked.append(1) or moves(*args))
+    for scale in (0.01, 1.0, 10.0):
+        z = random(64, 1000, scale=scale, dtype=torch.float32)
+        expected = entmax(z, alpha)
+        steps.clear(), asked.clear()
+        torch.testing.assert_close(entmax(z, alpha, solver="newton"), expected, atol=1e-6, rtol=0)
+        assert len(steps) <= 10  # in place of the 32 that are enough for any row
+        assert len(asked) <= 3
 
 
 @pytest.mark.parametrize("alpha", [1.25, 1.33, 1.5, 1.75, 1.99])
