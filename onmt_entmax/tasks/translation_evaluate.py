@@ -25,6 +25,7 @@ from onmt_entmax.tasks.translation_scores import (
     metric_signature,
     paired_bootstrap,
     raw_bleu,
+    raw_tokenizer_for,
     sentence_statistics,
     standard_deviation,
     tokenised_bleu,
@@ -217,7 +218,7 @@ def _read_test(data: Path, split: str, raw_tokenizer: str | None) -> References:
             raise UserError(f"{data / name} was changed since it was prepared: its checksum differs from {path}.")
     metrics = {
         "bleu_tok": tokenised_bleu(lowercase),
-        "bleu_raw": raw_bleu(raw_tokenizer or ("ja-mecab" if language == "ja" else "13a"), lowercase),
+        "bleu_raw": raw_bleu(raw_tokenizer or raw_tokenizer_for(language), lowercase),
         "chrf": chrf(lowercase),
     }
     return References(manifest, read_lines(data / f"{split}.ref.tok"), read_lines(data / f"{split}.ref"), metrics)

@@ -48,6 +48,11 @@ def raw_bleu(tokenizer: str, lowercase: bool = False) -> BLEU:
     return BLEU(tokenize=tokenizer, lowercase=lowercase, force=True)
 
 
+def raw_tokenizer_for(language: str) -> str:
+    """The tokeniser of :func:`raw_bleu` that a target language is usually scored with."""
+    return "ja-mecab" if language == "ja" else "13a"
+
+
 def chrf(lowercase: bool = False) -> CHRF:
     """chrF2 on running text: character 6-grams, no word n-grams, recall counts twice."""
     return CHRF(lowercase=lowercase)

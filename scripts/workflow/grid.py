@@ -26,6 +26,7 @@ import yaml
 from onmt_entmax.errors import UserError, choices, invalid_setting
 from onmt_entmax.tasks.files import write_json
 from onmt_entmax.tasks.inflection import SETTINGS, find_corpora
+from onmt_entmax.tasks.translation_scores import raw_bleu, raw_tokenizer_for
 
 HERE = Path(__file__).resolve().parent
 CONFIGS = HERE.parents[1] / "configs"
@@ -60,6 +61,7 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     add("--prepared", type=Path, metavar="FOLDER", help="output of `onmt_entmax prepare`, in place of --data")
     add("--task-name", default="conll2018.1", help="inflection: for signatures (default: %(default)s)")
     add("--max-length", metavar="N", help="of decoded outputs (default: OpenNMT-py's)")
+    add("--raw-tokenizer", metavar="NAME", help="translation: as for `onmt_entmax evaluate` (default: the language's)")
     add("--output", type=Path, metavar="FOLDER", help="(default: runs/TASK-NAME)")
     add("--jobs", metavar="N", help="at the same time (default: one per core)")
     add("--gpus", default="0", metavar="N", help="of this machine, one per job (default: none)")
@@ -108,6 +110,7 @@ def settings(args: argparse.Namespace) -> tuple[dict, Path]:
         "pairs": pairs(args),
         "seeds": sorted({_number("seeds", seed, 0) for seed in args.seeds or DEFAULT_SEEDS[args.task]}),
         "decode": ["-beam_size", "5", "-n_best", "1", "-batch_size", "64"],
+        "raw_tokenizer": raw_tokenizer(args),
         "gpus": _number("gpus", args.gpus, 0),
         "targets": ["table1.md", "sparsity.md"] if inflection else ["table2.md", "table3.md", "training-speed.svg"],
     }
@@ -139,6 +142,21 @@ def check_prepared(args: argparse.Namespace, key: str) -> None:
     for option in ("data", "languages", "corpus"):
         if getattr(args, option):
             raise UserError(f"--prepared and --{option}: give one of the two.")
+
+
+def raw_tokenizer(args: argparse.Namespace) -> str | None:
+    """What tokenises running text for its scores; None where none are computed.
+
+    Raises:
+        UserError: it is unknown or not installed, which must not be found out after days of training.
+    """
+    if args.task != "translation":
+        if args.raw_tokenizer:
+            raise invalid_setting("raw-tokenizer", args.raw_tokenizer, "It is for translation.")
+        return None
+    name = args.raw_tokenizer or raw_tokenizer_for(args.name.rpartition("-")[2])
+    raw_bleu(name)
+    return name
 
 
 def pairs(args: argparse.Namespace) -> list[str]:

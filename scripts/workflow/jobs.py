@@ -104,6 +104,7 @@ def evaluate(grid: dict, pair: str) -> None:
     folders = [run_folder(pair, seed) for seed in grid["seeds"]]
     words = ["onmt_entmax", "evaluate", "translation", "--data", grid["data"], "--alpha", pair.replace("_", "/")]
     words += ["--seed", ",".join(map(str, grid["seeds"])), "--json", Path("runs", pair, "evaluation.json")]
+    words += ["--raw-tokenizer", grid["raw_tokenizer"]]
     words += ["--predictions", *(folder / "test.pred" for folder in folders)]
     words += ["--certificates", *(folder / "test.jsonl" for folder in folders)]
     call(words, Path("runs", pair, "evaluate.log"))

@@ -155,6 +155,8 @@ def grid(monkeypatch):
         (["--config", "none.yaml"], "Invalid setting for `config`: none.yaml. There is no such file"),
         (["--gpus", "99"], "Invalid setting for `gpus`: 99. PyTorch sees"),
         (["--profile", "corpus"], "Invalid setting for `profile`: corpus. It has no config.yaml"),
+        (["--raw-tokenizer", "13a"], "Invalid setting for `raw-tokenizer`: 13a. It is for translation."),
+        (["translation", "de-en", "--raw-tokenizer", "moses"], "`--raw-tokenizer`: moses. Valid choices: 13a, ja-"),
         (["--prepared", "corpus"], "Invalid setting for `prepared`: corpus. It has no manifest.json"),
     ],
 )
@@ -191,6 +193,16 @@ def test_prepared_text_must_be_what_is_asked_for(place, tmp_path, monkeypatch, c
     given = ["translation", "en-de", "--prepared", str(tmp_path), "--config", "tiny.yaml", "--data", "corpus"]
     assert grid.main(given) == 2
     assert "--prepared and --data: give one of the two." in capsys.readouterr().err
+
+
+def test_a_missing_tokeniser_is_found_out_before_training(place, monkeypatch, capsys, grid):
+    monkeypatch.chdir(place)
+    monkeypatch.setitem(sys.modules, "MeCab", None)
+    given = ["translation", "en-ja", "--config", "tiny.yaml", "--data", "corpus"]
+    assert grid.main(given) == 2
+    assert "pip install mecab-python3; or choose `--raw-tokenizer char`" in capsys.readouterr().err
+    args, _ = grid.parse([*given, "--raw-tokenizer", "char"])
+    assert grid.raw_tokenizer(args) == "char"
 
 
 def test_epochs_become_steps(grid):
