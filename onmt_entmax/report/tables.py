@@ -112,7 +112,7 @@ def table1(paths: Sequence[Path]) -> Table:
     ]
     title = "Word accuracy (%), averaged over languages; single runs averaged, or an ensemble of them."
     counts = sorted({len(runs) for runs in singles.values()})
-    notices = [f"Averages of {_span(counts)} runs."] if counts else []
+    notices = [_runs("Averages", counts)] if counts else []
     for _, _, about in found:
         setting = about.get("set", "unknown")
         if setting not in paper.TABLE1_LANGUAGES:
@@ -174,7 +174,7 @@ def table2(paths: Sequence[Path]) -> Table:
         rows += [[alpha_name(alpha), "ours", *own], ["", "paper", *published]]
     counts = sorted({len(own) for own in runs.values()})
     if counts:
-        notices.insert(0, f"Ours: mean and sample standard deviation of {_span(counts)} runs.")
+        notices.insert(0, _runs("Mean and sample standard deviation", counts))
     title = "Tokenised BLEU; the same mapping in attention and output."
     heads: list[list[Optional[str]]] = [["method", "", *paper.DIRECTIONS]]
     return Table(title, heads, 2, rows, signatures, list(dict.fromkeys(notices)))
@@ -273,5 +273,8 @@ def _beside(ours: Sequence[Cell], theirs: Sequence[Cell]) -> list[Cell]:
     return [cell for pair in zip(ours, theirs) for cell in pair]
 
 
-def _span(counts: Sequence[int]) -> str:
-    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+def _runs(what: str, counts: Sequence[int]) -> str:
+    """How many runs of ours there are of each pair of alphas, of which ``what`` is shown."""
+    if list(counts) == [1]:
+        return "Ours: one run each."
+    return f"Ours: {what.lower()} of {counts[0] if len(counts) == 1 else f'{counts[0]} to {counts[-1]}'} runs."

@@ -109,7 +109,7 @@ def test_grid_to_the_table_killed_once(place, finished):
         assert (out / name / "dev.pred").read_text(encoding="utf-8").count("\n") == 24
 
     table = (out / "table1.md").read_text(encoding="utf-8")
-    assert table in said and "Averages of 2 runs." in table
+    assert table in said and "Ours: averages of 2 runs." in table
     signature = "acc|task:bundled|set:medium|split:test|langs:2|avg:macro|alpha:1.5/2|seed:1+2|"
     assert signature in table
     row = next(line for line in table.split("\n") if "| 84.93 |" in line and "| 86.59 |" in line)  # the paper's 1.5/2

@@ -47,7 +47,8 @@ def test_table1_means_and_ensembles(tmp_path):
     # ours and the paper's by turns: high avg., high ens., medium avg. = (84 + 85) / 2, medium ens.
     assert cells_of(table, "1.5", "1.5") == ["–", "94.44", "–", "95.00", "84.50", "84.93", "86.00", "86.55"]
     assert cells_of(table, "UZH", "") == ["–", "–", "–", "96.00", "–", "–", "–", "86.64"]
-    assert table.notices == ["Averages of 2 runs."]
+    assert table.notices == ["Ours: averages of 2 runs."]
+    assert table1(write(tmp_path, results[:1])).notices == ["Ours: one run each."]
     assert len(table.signatures) == 3
 
 
