@@ -51,12 +51,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = build_parser(command).parse_args(argv)
     try:
         return importlib.import_module(SUBCOMMANDS[args.command][0]).run(args)
-    except (UserError, FileNotFoundError, IsADirectoryError, PermissionError) as error:
-        print(f"onmt_entmax {args.command}: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
     except BrokenPipeError:  # `onmt_entmax ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except (UserError, OSError) as error:
+        print(f"onmt_entmax {args.command}: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print(f"onmt_entmax {args.command}: interrupted", file=sys.stderr)
         return 130

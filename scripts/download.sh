@@ -74,7 +74,8 @@ verify() { # file, name, official md5 or ""
   fi
 }
 
-list() { case "$2" in *.zip) python3 -m zipfile -t "$1" ;; *) tar -tzf "$1" ;; esac; }
+# (python3 -m zipfile -t says "corrupted", but with exit status 0)
+list() { case "$2" in *.zip) python3 -c 'import sys, zipfile; sys.exit(zipfile.ZipFile(sys.argv[1]).testzip())' "$1" ;; *) tar -tzf "$1" ;; esac; }
 
 # Get one archive into $OUTPUT/archives/NAME, whole and verified, or stop.
 archive() { # base URL, path below it, official md5 or "", [name]

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A row of the paper's Table 2 and, for de-en, Table 3: three alphas, three seeds, for a direction (de-en, en-de, ja-en,
+# A column of the paper's Table 2, and Table 3: three alphas, three seeds, for a direction (de-en, en-de, ja-en,
 # en-ja, ro-en, en-ro). The same command again goes on where it was. Options, clusters, GPUs: docs/reproducing.md, or --help.
 #
 #   bash scripts/download_iwslt17.sh

@@ -124,7 +124,7 @@ def read_rows(path: PathLike, covered: bool = False) -> list[Row]:
         covered: the forms are missing (``lemma\ttags`` or ``lemma\t\ttags``).
 
     Raises:
-        UserError: invalid UTF-8, a row without three fields, an empty form, a carriage return; with file and line.
+        UserError: invalid UTF-8, a row without three fields, an empty field, a carriage return; with file and line.
     """
     rows = []
     for number, line in enumerate(read_lines(path), 1):
@@ -141,8 +141,10 @@ def read_rows(path: PathLike, covered: bool = False) -> list[Row]:
                 f"{path}, line {number}: it ends with a carriage return. Convert the file to Unix line ends."
             )
         row = Row(*fields)
-        if not covered and not row.form:
-            raise UserError(f"{path}, line {number}: the form is empty.")
+        for name, value in (("lemma", row.lemma), ("form", row.form), ("tags", row.tags)):
+            if not value and not (covered and name == "form"):
+                verb = "are" if name == "tags" else "is"
+                raise UserError(f"{path}, line {number}: the {name} {verb} empty.")
         rows.append(row)
     return rows
 

@@ -10,8 +10,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from onmt_entmax.errors import UserError, invalid_setting
+from onmt_entmax.errors import UserError, choices, invalid_setting
 from onmt_entmax.tasks.files import sha256, write_json
+from onmt_entmax.tasks.inflection import SETTINGS
 from onmt_entmax.tasks.inflection_results import (
     RATES,
     Gold,
@@ -58,6 +59,8 @@ def run(args: argparse.Namespace) -> int:
             raise invalid_setting(name.replace("_", "-"), getattr(args, name), "It must be at least 1.")
     if args.submitted and (args.submission or args.n_best > 1):
         raise UserError("--submitted goes without --submission and --n-best: such files hold one guess per pair.")
+    if args.setting is not None and args.setting not in (*SETTINGS, "none"):
+        raise invalid_setting("setting", args.setting, choices((*SETTINGS, "none")))
     golds = read_gold(args.gold)
     about = _about(args, golds)
     outcomes = _outcomes(args.predictions, golds, args.n_best, args.submitted)
@@ -96,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
     result["signatures"] = signatures
     if args.submission:
         predictions = read_predictions(args.predictions, golds, args.n_best)
-        write_submission(args.submission, about["set"] if about["set"] != "none" else None, golds, predictions)
+        write_submission(args.submission, about["set"] if about["set"] in SETTINGS else None, golds, predictions)
     if args.json:
         write_json(args.json, result)
     print(table(result))

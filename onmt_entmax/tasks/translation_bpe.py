@@ -10,7 +10,7 @@ import contextlib
 import io
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Protocol
 
 from onmt_entmax.errors import UserError, invalid_setting
@@ -158,9 +158,14 @@ def undo_subwords(kind: str, line: str) -> str:
     return {"bpe": undo_bpe, "sentencepiece": undo_sentencepiece}.get(kind, str)(line)
 
 
-def left_over(kind: str, line: str) -> str | None:
-    """Return the first token that shows that pieces of another kind are in a tokenised line, or ``None``."""
+def left_over(kind: str, line: str, known: Container[str] = ()) -> str | None:
+    """Return the first token that shows that pieces of another kind are in a tokenised line, or ``None``.
+
+    ``known`` are tokens that do occur, whatever they look like.
+    """
     for token in line.split(" "):
+        if token in known:
+            continue
         if token.endswith(SEPARATOR) or (kind != "none" and SPACE in token):
             return token
     return None

@@ -234,10 +234,12 @@ def _read_predictions(path: Path, test: References, n_best: int) -> list[str]:
             more = f"; that would be --n-best {len(lines) // len(test.text)}"
         raise UserError(f"{path} has {len(lines)} lines for {wanted}{more}.")
     kind = test.manifest["settings"]["subwords"]
+    known = {token for reference in [*(test.tokens or ()), *test.text] for token in reference.split(" ")}
     undone = []
     for number, line in enumerate(lines[::n_best]):
-        tokens = undo_subwords(kind, " ".join(piece for piece in line.split(" ") if piece))
-        rest = left_over(kind, tokens)
+        text = line.partition("\t")[0]  # behind it `onmt_translate -with_score` writes the score
+        tokens = undo_subwords(kind, " ".join(piece for piece in text.split(" ") if piece))
+        rest = left_over(kind, tokens, known)
         if rest is not None:
             raise UserError(
                 f"{path}, line {number * n_best + 1}: {rest!r} is left over: the data's subwords are {kind}. "

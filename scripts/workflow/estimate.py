@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from pathlib import Path
 from statistics import fmean
@@ -30,7 +31,6 @@ def plan(grid: dict, output: Path, parallel: int) -> list[str]:
         Lines of text.
     """
     runs = {(pair, seed): output / jobs.run_folder(pair, seed) for pair in grid["pairs"] for seed in grid["seeds"]}
-    todo = {key: folder for key, folder in runs.items() if not (folder / "trained.json").is_file()}
     lines = [
         f"{grid['task']} {grid['name']}: {len(grid['pairs'])} pairs of alphas (output/attention) "
         f"{' '.join(pair.replace('_', '/') for pair in grid['pairs'])}, seeds {' '.join(map(str, grid['seeds']))}",
@@ -45,13 +45,15 @@ def plan(grid: dict, output: Path, parallel: int) -> list[str]:
             trial = grid
         rows = jobs.training_lines(Path(trial["data"]))
         length = jobs.lengths(grid, rows)
+        todo = {key: folder for key, folder in runs.items() if _trained_steps(folder) != length["train_steps"]}
         patience = grid["settings"].get("early_stopping", 0)
         steps = length["train_steps"] or (patience + 1) * length["valid_steps"]
         bound = f"at {'most' if length['train_steps'] else 'least'}"
-        epochs = steps * grid["settings"]["batch_size"] / rows
+        sentences = grid["settings"].get("batch_type", "sents") == "sents"
+        epochs = f" ({steps / jobs.epoch_steps(grid, rows):.1f} epochs)" if sentences else ""
         stop = f", until {patience} in a row without a new best" if patience else ""
         lines.append(
-            f"training: {rows} rows; {bound} {steps} steps ({epochs:.1f} epochs) each, "
+            f"training: {rows} rows; {bound} {steps} steps{epochs} each, "
             f"validation every {length['valid_steps']} steps{stop}"
         )
         lines += _jobs_left(grid, output, runs, todo, prepared)
@@ -66,6 +68,12 @@ def plan(grid: dict, output: Path, parallel: int) -> list[str]:
     if todo:
         lines += _training_time(grid, runs, todo, speeds, source, steps, bound, parallel)
     return [*lines, *_decoding_time(grid, output, runs, parallel)]
+
+
+def _trained_steps(folder: Path) -> int | None:
+    """How long the training in a folder was to be (0: until early stopping), or None if it isn't done."""
+    path = folder / "trained.json"
+    return json.loads(path.read_text(encoding="utf-8"))["train_steps"] if path.is_file() else None
 
 
 def measured(runs: dict[tuple[str, int], Path]) -> dict[str, list[tuple[float, float]]]:

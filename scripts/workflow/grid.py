@@ -26,6 +26,7 @@ import yaml
 from onmt_entmax.errors import UserError, choices, invalid_setting
 from onmt_entmax.tasks.files import write_json
 from onmt_entmax.tasks.inflection import SETTINGS, find_corpora
+from onmt_entmax.tasks.translation_readers import split_direction
 from onmt_entmax.tasks.translation_scores import raw_bleu, raw_tokenizer_for
 
 HERE = Path(__file__).resolve().parent
@@ -78,10 +79,11 @@ def main(argv: list[str] | None = None) -> int:
             raise UserError("Snakemake is not installed. Run `pip install snakemake` with Python 3.11 or 3.12.")
         grid, output = settings(args)
         parallel = _number("jobs", args.jobs, 1) if args.jobs else max(grid["gpus"], len(os.sched_getaffinity(0)))
+        if args.dry_run:
+            check_output(grid, output)
+            return plan(grid, output, parallel)
         with jobs.locked(output / ".lock", f"{output} is in use by another run of this command.") as lock:
             check_output(grid, output)
-            if args.dry_run:
-                return plan(grid, output, parallel)
             write_json(output / jobs.GRID, grid)
             status = run(output, snakemake(args, output, parallel, grid["gpus"], extra), lock)
         return status if status else show(grid, output)
@@ -112,6 +114,7 @@ def settings(args: argparse.Namespace) -> tuple[dict, Path]:
         "decode": ["-beam_size", "5", "-n_best", "1", "-batch_size", "64"],
         "raw_tokenizer": raw_tokenizer(args),
         "gpus": _number("gpus", args.gpus, 0),
+        "cluster": args.profile is not None,
         "targets": ["table1.md", "sparsity.md"] if inflection else ["table2.md", "table3.md", "training-speed.svg"],
     }
     if args.task == "alpha-grid":
@@ -136,7 +139,10 @@ def check_prepared(args: argparse.Namespace, key: str) -> None:
     path = args.prepared / "manifest.json"
     if not path.is_file():
         raise invalid_setting("prepared", args.prepared, "It has no manifest.json: `onmt_entmax prepare` makes one.")
-    found = json.loads(path.read_text(encoding="utf-8")).get(key)
+    try:
+        found = json.loads(path.read_text(encoding="utf-8")).get(key)
+    except (ValueError, AttributeError):
+        raise UserError(f"{path} is no manifest of `onmt_entmax prepare`; make it again.") from None
     if found != args.name:
         raise invalid_setting("prepared", args.prepared, f"Its {key} is {found}, not {args.name}.")
     for option in ("data", "languages", "corpus"):
@@ -204,15 +210,24 @@ def configuration(args: argparse.Namespace) -> dict:
 def prepare_words(args: argparse.Namespace) -> list[str]:
     """The arguments of ``onmt_entmax prepare``; the corpus must be there."""
     if args.task == "inflection":
+        if args.corpus:
+            raise invalid_setting("corpus", args.corpus, "It is for translation.")
         folders = args.data or [Path("data/conll2018/task1")]
         if not args.data and not folders[0].is_dir():
             raise UserError(f"{folders[0]}: no such folder. Run scripts/download_conll2018.sh, or give --data.")
-        languages = list(find_corpora(folders, args.name, args.languages))
+        found = find_corpora(folders, args.name, args.languages)
+        languages = list(found)
+        for language, corpus in found.items():
+            if corpus.test is None:
+                raise UserError(f"{language} has no test set ({language}-test), which a grid scores its models on.")
         words = ["inflection", "--setting", args.name, "--name", args.task_name, "--languages", *languages]
         return [*words, "--data", *(str(folder.resolve()) for folder in folders)]
     if args.languages:
         raise invalid_setting("languages", " ".join(args.languages), "It is for inflection.")
     corpus = args.corpus or CORPUS[args.name]
+    split_direction(corpus, args.name)
+    if corpus == "plain":
+        raise invalid_setting("corpus", corpus, "Run `onmt_entmax prepare translation`, and give --prepared.")
     folders = args.data or [Path("data", corpus)]
     if len(folders) != 1:
         raise invalid_setting("data", " ".join(map(str, folders)), "Translation has one folder.")
@@ -227,6 +242,12 @@ def check_length(grid: dict) -> None:
     for first, second in (("steps", "epochs"), ("valid_steps", "valid_epochs")):
         if None not in (length[first], length[second]):
             raise UserError(f"--{first.replace('_', '-')} and --{second.replace('_', '-')}: give one of the two.")
+    if found.get("batch_type", "sents") != "sents":
+        in_epochs = [name for name in ("epochs", "valid_epochs") if length[name] is not None]
+        if in_epochs or (grid["task"] == "inflection" and length["valid_steps"] is None and "valid_steps" not in found):
+            wanted = in_epochs[0].replace("_", "-") if in_epochs else "valid-epochs"
+            rule = f"Epochs are known for `sents` only: give --{wanted.replace('epochs', 'steps')}."
+            raise invalid_setting("batch_type", found["batch_type"], rule)
     if length["valid_steps"] is None and length["valid_epochs"] is None and "valid_steps" not in found:
         if grid["task"] != "inflection":
             raise UserError("the configuration lacks `valid_steps`; add it, or give --valid-steps or --valid-epochs.")
@@ -296,8 +317,9 @@ def plan(grid: dict, output: Path, parallel: int) -> int:
 
 def show(grid: dict, output: Path) -> int:
     """Print what was made."""
-    for name in grid["targets"]:
-        path = output / name
+    for path in (output / name for name in grid["targets"]):
+        if not path.is_file():  # what follows -- may have asked Snakemake for less
+            continue
         print(f"\n{path}")
         if path.suffix == ".md":
             print(path.read_text(encoding="utf-8"), end="")

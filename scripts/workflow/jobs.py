@@ -68,7 +68,7 @@ def train(grid: dict, pair: str, seed: str) -> None:
         if settings["train_steps"] == 0 or done < settings["train_steps"]:
             write_text(folder / "train.yaml", yaml.safe_dump(settings, sort_keys=False))
             words = ["onmt_train", "-config", str(folder / "train.yaml")]
-            call(words, folder / "train.log", lock=lock, gpus=grid["gpus"], watch=lambda line: _report(folder, line))
+            call(words, folder / "train.log", lock=lock, gpus=own_gpus(grid), watch=lambda line: _report(folder, line))
         write_json(folder / "trained.json", _summary(folder, settings["train_steps"]))
 
 
@@ -96,7 +96,7 @@ def sparsity(grid: dict, pair: str, seed: str) -> None:
     folder = run_folder(pair, seed)
     words = ["onmt_entmax", "sparsity", "--model", folder / "model_best.pt", "--output", folder / "sparsity.json"]
     words += ["--src", Path(grid["data"], "dev.src"), "--tgt", Path(grid["data"], "dev.tgt")]
-    call([*words, *(["--gpu", "0"] if grid["gpus"] else [])], folder / "sparsity.log", gpus=grid["gpus"])
+    call([*words, *(["--gpu", "0"] if grid["gpus"] else [])], folder / "sparsity.log", gpus=own_gpus(grid))
 
 
 def evaluate(grid: dict, pair: str) -> None:
@@ -128,6 +128,11 @@ def figure(grid: dict, name: str) -> None:
 def run_folder(pair: str, seed: int | str) -> Path:
     """The folder of one model."""
     return Path("runs", pair, f"seed{seed}")
+
+
+def own_gpus(grid: dict) -> int:
+    """How many of this machine's GPUs the grid shares out among its jobs."""
+    return 0 if grid["cluster"] else grid["gpus"]
 
 
 def train_settings(grid: dict, pair: str, seed: int, folder: Path) -> dict:
@@ -169,9 +174,7 @@ def lengths(grid: dict, lines: int) -> dict[str, int]:
         ``train_steps`` (0: until early stopping), ``valid_steps`` and ``save_checkpoint_steps``.
     """
     settings, given = grid["settings"], grid["length"]
-    accumulated = settings.get("accum_count") or 1
-    accumulated = accumulated[-1] if isinstance(accumulated, list) else accumulated
-    epoch = steps_per_epoch(lines, settings["batch_size"], accumulated)
+    epoch = epoch_steps(grid, lines)
 
     def steps(kind: str) -> int:
         count, epochs = given[f"{kind}steps"], given[f"{kind}epochs"]
@@ -184,6 +187,15 @@ def lengths(grid: dict, lines: int) -> dict[str, int]:
         valid_steps = min(valid_steps, train_steps)
     saved = min(settings.get("save_checkpoint_steps", valid_steps), valid_steps)
     return {"train_steps": train_steps, "valid_steps": valid_steps, "save_checkpoint_steps": saved}
+
+
+def epoch_steps(grid: dict, lines: int) -> int:
+    """Steps in which a training sees as many sentences as there are lines; batches have to count sentences."""
+    settings = grid["settings"]
+    accumulated = settings.get("accum_count") or 1
+    accumulated = accumulated[-1] if isinstance(accumulated, list) else accumulated
+    processes = 1 if grid["gpus"] else settings.get("world_size") or 1
+    return steps_per_epoch(lines, settings["batch_size"], accumulated, max(processes, 1))
 
 
 def training_lines(data: Path) -> int:
@@ -269,7 +281,7 @@ def _translate(grid: dict, folders: list[Path], output: Path, splits: list[str],
     words = ["onmt_translate", "-model", *(folder / "model_best.pt" for folder in folders)]
     words += ["-src", output / f"{name}.src", "-output", output / f"{name}.pred"]
     words += ["-certificates", output / f"{name}.jsonl", *grid["decode"], *extra]
-    call([*words, *(["-gpu", "0"] if grid["gpus"] else [])], output / "decode.log", gpus=grid["gpus"])
+    call([*words, *(["-gpu", "0"] if grid["gpus"] else [])], output / "decode.log", gpus=own_gpus(grid))
     (output / f"{name}.src").unlink()
     if len(splits) == 1:
         return

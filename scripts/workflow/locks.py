@@ -29,12 +29,12 @@ def locked(path: Path, message: str) -> Iterator[int]:
 
 @contextlib.contextmanager
 def device(gpus: int) -> Iterator[tuple[dict[str, str], list[int]]]:
-    """Reserve one GPU of this machine; on a cluster its scheduler has done so already.
+    """Reserve one of this machine's GPUs; none if ``gpus`` is 0, as on a cluster, whose scheduler has done so.
 
     Yields:
         The environment that shows this GPU alone, and the locks to hand on.
     """
-    if not gpus or "SLURM_JOB_ID" in os.environ or "KUBERNETES_SERVICE_HOST" in os.environ:
+    if not gpus:
         yield {}, []
         return
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -54,6 +54,9 @@ def place(tmp_path_factory) -> Path:
             text = "".join(f"{row}\n" for row in rows[::step])
             (folder / "corpus" / f"{language}-{name}").write_text(text, encoding="utf-8")
     (folder / "tiny.yaml").write_text(CONFIG, encoding="utf-8")
+    (folder / "tokens.yaml").write_text(CONFIG.replace("sents", "tokens"), encoding="utf-8")
+    (folder / "broken").mkdir()
+    (folder / "broken/manifest.json").write_text('{"setting": ', encoding="utf-8")
     return folder
 
 
@@ -129,6 +132,10 @@ def test_plan_of_a_finished_grid_and_of_a_larger_one(place, finished, capsys, gr
     assert "train: 6 (4 done)" in said and "measured in 4 runs of this grid" in said
     assert "time left for decoding" in said and "measured in 4 decodings" in said
     assert not (place / "out/runs/1_1/seed3").exists()
+    assert grid.main(words(place, "--dry-run", "--steps", "40")) == 0
+    said = capsys.readouterr().out
+    assert "at most 40 steps" in said and "train: 4 (0 done)" in said and "time left for training" in said
+    assert grid.main([*words(place), "--", "--dry-run"]) == 0  # Snakemake's own
 
 
 @pytest.fixture
@@ -155,6 +162,11 @@ def grid(monkeypatch):
         (["--config", "none.yaml"], "Invalid setting for `config`: none.yaml. There is no such file"),
         (["--gpus", "99"], "Invalid setting for `gpus`: 99. PyTorch sees"),
         (["--profile", "corpus"], "Invalid setting for `profile`: corpus. It has no config.yaml"),
+        (["--corpus", "kftt"], "Invalid setting for `corpus`: kftt. It is for translation."),
+        (["translation", "en-ja", "--corpus", "plain"], "`corpus`: plain. Run `onmt_entmax prepare translation"),
+        (["translation", "en-ja", "--corpus", "tatoeba"], "tatoeba. Valid choices: iwslt17, "),
+        (["--prepared", "broken"], "manifest.json is no manifest of `onmt_entmax prepare`"),
+        (["--config", "tokens.yaml", "--epochs", "2"], "`batch_type`: tokens. Epochs are known for `sents` only: give"),
         (["--raw-tokenizer", "13a"], "Invalid setting for `raw-tokenizer`: 13a. It is for translation."),
         (["translation", "de-en", "--raw-tokenizer", "moses"], "`--raw-tokenizer`: moses. Valid choices: 13a, ja-"),
         (["--prepared", "corpus"], "Invalid setting for `prepared`: corpus. It has no manifest.json"),
@@ -208,14 +220,16 @@ def test_a_missing_tokeniser_is_found_out_before_training(place, monkeypatch, ca
 def test_epochs_become_steps(grid):
     settings = {"batch_size": 16, "train_steps": 20, "valid_steps": 5}
     nothing = {"steps": None, "epochs": None, "valid_steps": None, "valid_epochs": None}
-    # 100 rows are 7 batches of 16
-    for wanted, train, valid in (
-        ({}, 20, 5),
-        ({"epochs": 3}, 21, 5),
-        ({"epochs": 3, "valid_epochs": 1}, 21, 7),
-        ({"steps": 4}, 4, 4),
+    # 100 rows are 7 batches of 16, for two processes 4
+    for wanted, processes, train, valid in (
+        ({}, 1, 20, 5),
+        ({"epochs": 3}, 1, 21, 5),
+        ({"epochs": 3, "valid_epochs": 1}, 1, 21, 7),
+        ({"epochs": 3}, 2, 12, 5),
+        ({"steps": 4}, 1, 4, 4),
     ):
-        found = grid.jobs.lengths({"settings": settings, "length": {**nothing, **wanted}}, 100)
+        one = {"settings": {**settings, "world_size": processes}, "length": {**nothing, **wanted}, "gpus": 0}
+        found = grid.jobs.lengths(one, 100)
         assert (found["train_steps"], found["valid_steps"]) == (train, valid)
 
 
@@ -231,6 +245,8 @@ def test_newest_whole_checkpoint(grid, tmp_path):
 
 
 def test_a_gpu_each(grid, tmp_path, monkeypatch):
+    assert [grid.jobs.own_gpus({"gpus": 2, "cluster": cluster}) for cluster in (False, True)] == [2, 0]
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")  # a pod with two GPUs is one machine
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
     with grid.jobs.device(2) as (first, _), grid.jobs.device(2) as (second, _):

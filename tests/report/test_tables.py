@@ -114,8 +114,17 @@ def test_table2_mean_and_sample_standard_deviation(tmp_path):
     assert "trained on 100 pairs (the paper: 206112)" in " ".join(table.notices)
 
 
+def test_table2_leaves_out_what_has_no_tokens(tmp_path):
+    result = samples.translation_result([26.0], "1.5/1.5", "en-ja")
+    result["signatures"] = {"bleu_raw": "bleu_raw|task:plain|dir:en-ja|alpha:1.5/1.5|version:0.1.0"}
+    table = table2(write(tmp_path, [result, samples.translation_result([25.0], "1.5/1.5")]))
+    assert row(table, "1.5-entmax", "ours") == ["25.00", "–", "–", "–", "–", "–"]
+    assert "only BLEU on raw text" in " ".join(table.notices)
+
+
 def test_table2_refuses_the_same_predictions_twice(tmp_path):
-    result = samples.translation_result([26.0], "1.5/1.5")
+    result = samples.translation_result([26.0, 26.0], "1.5/1.5")  # two seeds may give the same
+    assert row(table2(write(tmp_path, [result])), "1.5-entmax", "ours")[0] == "26.00 ±0.00"
     with pytest.raises(UserError, match=r"the predictions 26\.0\.pred are also in"):
         table2(write(tmp_path, [result, result]))
 

@@ -124,6 +124,11 @@ def test_submission_is_written_and_scores_alike(prepared):
     assert sorted(path.name for path in (prepared / "sub").iterdir()) == ["a-b-low-out", "a-low-out", "c-low-out"]
     assert read_lines(prepared / "sub" / "a-low-out") == ["go\twent\tV", "dive\tdo ve\tV", "dive\tdov\tV"]
     assert evaluate(prepared, "--submitted", predictions="sub")[1]["macro"] == result["macro"]
+    # gold files alone: nobody says what the setting is
+    (prepared / "run" / "manifest.json").unlink()
+    _, result = evaluate(prepared, "--submission", prepared / "bare")
+    assert sorted(path.name for path in (prepared / "bare").iterdir()) == ["a-b-out", "a-out", "c-out"]
+    assert evaluate(prepared, "--submitted", predictions="bare")[1]["macro"] == result["macro"]
 
 
 def test_comparison_of_two_systems(prepared, capsys):
@@ -145,6 +150,7 @@ def test_comparison_of_two_systems(prepared, capsys):
         (["a"] * 5, ["--n-best", "3"], "pred has 5 lines for 5 inputs x 3 = 15 lines; that would be 1 per input."),
         (["a"] * 5, ["--n-best", "0"], "Invalid setting for `n-best`: 0. It must be at least 1."),
         (["a"] * 5, ["--submitted", "--n-best", "2"], "--submitted goes without"),
+        (["a"] * 5, ["--setting", "mediun"], "`setting`: mediun. Valid choices: low, medium, high, none."),
     ],
 )
 def test_wrong_predictions_are_one_line(prepared, capsys, lines, arguments, message):

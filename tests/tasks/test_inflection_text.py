@@ -88,6 +88,8 @@ def test_rows_keep_blanks_duplicates_and_odd_line_separators(tmp_path):
         ("a\tb\tN\n\n", r"x, line 2: .* has 1 field\."),
         ("a\tb\tN\tM\n", r"x, line 1: .* has 4 fields"),
         ("a\t\tN\n", r"x, line 1: the form is empty"),
+        ("\tb\tN\n", r"x, line 1: the lemma is empty"),
+        ("a\tb\tN\na\tb\t\n", r"x, line 2: the tags are empty"),
         ("a\tb\tN\r\n", r"x, line 1: it ends with a carriage return"),
     ],
 )

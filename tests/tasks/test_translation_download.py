@@ -7,11 +7,13 @@ import os
 import shutil
 import subprocess
 import threading
+import zipfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
+from onmt_entmax.tasks.files import read_lines
 from onmt_entmax.tasks.translation_prepare import Settings, prepare
 from tests.tasks.translation_archives import tar, write_conll, write_iwslt, write_kftt, write_wmt
 
@@ -134,6 +136,23 @@ def test_a_cut_archive_without_a_known_checksum_is_found(tmp_path):
     archive.write_bytes(archive.read_bytes()[:-200])
     result = download("kftt", "--from", tmp_path / "from", "--output", tmp_path / "kftt")
     assert result.returncode == 2 and "it is not a whole archive" in result.stderr
+
+
+def test_a_corrupt_zip_is_found(tmp_path):
+    (tmp_path / "from").mkdir()
+    sums = checksums(tmp_path / "sums", write_wmt(tmp_path / "from", "SETIMES"))
+    known = [line for line in read_lines(sums) if "en-ro.txt.zip" not in line]
+    sums.write_text("".join(f"{line}\n" for line in known), encoding="utf-8")
+    (archive,) = (tmp_path / "from").rglob("en-ro.txt.zip")
+    with zipfile.ZipFile(archive) as file:
+        member = file.infolist()[-1]
+    content = bytearray(archive.read_bytes())
+    content[member.header_offset + 30 + len(member.filename) + 5] ^= 0xFF  # behind its header
+    archive.write_bytes(content)
+    output = tmp_path / "wmt16"
+    result = download("wmt16_roen", "--from", tmp_path / "from", "--output", output, "--checksums", sums)
+    assert result.returncode == 2 and "en-ro.txt.zip" in result.stderr and "not a whole archive" in result.stderr
+    assert not list(output.rglob("en-ro.txt.zip"))
 
 
 def test_a_missing_archive(server, tmp_path):

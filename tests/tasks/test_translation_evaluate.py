@@ -99,6 +99,20 @@ def test_bpe_undone_across_odd_predictions(data, tmp_path):
     assert 0 < result["mean"]["bleu_tok"] < 100
 
 
+def test_scores_behind_predictions_do_not_count(data, tmp_path):
+    scored = write(tmp_path / "scored", [f"{line}\t-0.53" for line in read_lines(data / "test.tgt")])
+    assert evaluate(data, [scored])["mean"] == pytest.approx({"bleu_tok": 100, "bleu_raw": 100, "chrf": 100})
+
+
+def test_tokens_of_the_references_are_not_left_over(tmp_path):
+    pairs = [("a", "x \u2581 y"), ("b", "see foo@@ too"), ("c", "z")]
+    output = tmp_path / "out"
+    prepare(plain(merges=5), write_plain(tmp_path / "in", test=pairs), output)
+    assert evaluate(output, [output / "test.tgt"])["mean"]["bleu_tok"] == pytest.approx(100)
+    with pytest.raises(UserError, match="line 1: '\u2581x' is left over"):
+        evaluate(output, [write(tmp_path / "p", ["\u2581x", "b", "c"])])
+
+
 def test_left_over_subwords_are_an_error(tmp_path):
     output = tmp_path / "out"
     prepare(plain(subwords="none"), write_plain(tmp_path / "in"), output)
