@@ -134,8 +134,11 @@ def entmax_backward(probs: Tensor, grad: Tensor, alpha: Alpha = 1.5, dim: int = 
         alpha: as given to :func:`entmax_forward`.
         dim: as given to :func:`entmax_forward`.
     """
+    dtype = grad.dtype
+    if isinstance(alpha, Tensor) or alpha > 2:  # p^(2-alpha) of a small p is too large for half precision
+        probs, grad = probs.to(working_dtype(dtype)), grad.to(working_dtype(dtype))
     s = _jacobian_weights(probs, alpha)
-    return torch.sub(grad, (s * grad).sum(dim, True).div_(s.sum(dim, True))).mul_(s)
+    return torch.sub(grad, (s * grad).sum(dim, True).div_(s.sum(dim, True))).mul_(s).to(dtype)
 
 
 def _jacobian_weights(probs: Tensor, alpha: Alpha) -> Tensor:

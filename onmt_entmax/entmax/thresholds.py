@@ -165,12 +165,12 @@ def newton(
     for step in range(MAX_STEPS if look else fixed):
         norm, following = norm_and_step(s, epsilon, width, out)
         settled = ~_moves(norm, limit, width, following, convex if look else False)
+        settled |= high - low <= 2 * torch.finfo(s.dtype).eps * high  # where h jumps, its norm may never be 1
         if look and step % every == 0 and bool(settled.all()):
             return width
         high = torch.where(norm >= 1, width, high)
         low = torch.where(norm < 1, width, low)
         middle = (low * high).sqrt()
-        settled |= high - low <= 2 * torch.finfo(s.dtype).eps * high
         if isinstance(convex, Tensor):
             high = torch.where(convex, torch.minimum(high, following), high)
         elif convex:

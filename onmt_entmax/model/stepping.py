@@ -162,7 +162,8 @@ def _gru_layers(decoder, view: StepMemory, tokens: Tensor, states: tuple, parent
 def _attend(attention, query: Tensor, view: StepMemory, sentences: Tensor) -> tuple[Tensor, Tensor]:
     """Attentional output ``(R, H)`` and attention ``(R, S)`` of queries ``(R, H)``."""
     rows, batch = query.size(0), view.keys.size(0)
-    counts = torch.bincount(sentences, minlength=batch)
+    # bincount would have a device wait twice
+    counts = sentences.new_zeros(batch).scatter_add_(0, sentences, torch.ones_like(sentences))
     width = int(counts.max())
     places = None
     if rows != batch * width:  # else every sentence has as many rows, and they stand side by side already

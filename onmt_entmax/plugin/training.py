@@ -70,7 +70,9 @@ def _build_trainer(stock):
 
 def _build_dynamic_dataset_iter(stock):
     def build_dynamic_dataset_iter(opt, transforms_cls, vocabs, *args, **kwargs):
+        import torch
         from onmt.constants import CorpusTask
+        from onmt.inputters.dynamic_iterator import OnDeviceDatasetIter
         from onmt.utils.logging import logger
 
         from onmt_entmax.plugin.training_data import build_training_data, without_workers
@@ -79,7 +81,9 @@ def _build_dynamic_dataset_iter(stock):
         if pieces is None or args or kwargs.get("task") == CorpusTask.INFER:
             return stock(opt, transforms_cls, vocabs, *args, **kwargs)
         if kwargs.get("task") == CorpusTask.VALID:
-            return stock(without_workers(opt), transforms_cls, vocabs, **kwargs)
+            device_id = kwargs.pop("device_id", -1)
+            data = stock(without_workers(opt), transforms_cls, vocabs, **kwargs)
+            return data if data is None or device_id < 0 else OnDeviceDatasetIter(data, torch.device(device_id))
         return build_training_data(
             opt,
             transforms_cls,

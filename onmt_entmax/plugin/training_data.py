@@ -186,20 +186,25 @@ class TrainingData:
 
     def __iter__(self):
         if self.loader is None:
-            yield from self.dataset
+            for batch, bucket in self.dataset:
+                yield self._on_device(batch), bucket
             return
         for batch, bucket, worker, used, news in self.loader:
             position = self.workers.setdefault(worker, {})
             position.update(news or {})
             position["used"] = used
             self.next_worker = (worker + 1) % self.dataset.num_workers
-            for key in batch:
-                if key not in _NOT_TENSORS:
-                    batch[key] = batch[key].to(self.device)
             if self.reached is not None:
                 random_state.restore(self.reached)
                 self.reached = None
-            yield batch, bucket
+            yield self._on_device(batch), bucket
+
+    def _on_device(self, batch: dict) -> dict:
+        """The batch, made on the CPU, moved as a whole: stock, without workers, moves it sentence by sentence."""
+        for key in batch:
+            if key not in _NOT_TENSORS:
+                batch[key] = batch[key].to(self.device, non_blocking=True)  # waits where memory is not pinned
+        return batch
 
     def position(self) -> dict:
         """Plain data: what comes after the batches handed out so far."""
@@ -248,7 +253,7 @@ def build_training_data(opt, transforms_cls, vocabs, copy, stride, offset, devic
         copy=copy,
         stride=stride,
         offset=offset,
-        device=torch.device("cpu") if workers else device,
+        device=torch.device("cpu"),
     )
     dataset.num_workers = workers
     dataset.positions = {}

@@ -233,7 +233,10 @@ class SparseTrainer(StockTrainer):
             stats.measures = measures
             stats.computed_metrics = self._scores() if self.valid_scorers else {}
         self.model.train()
-        logger.info(f"Validation took {duration(time.monotonic() - started)}")
+        seconds = time.monotonic() - started
+        logger.info(f"Validation took {duration(seconds)}")
+        if self.n_gpu > 1 and seconds > self.run.opt.timeout / 2:
+            logger.warning(f"The other processes wait `timeout` seconds ({self.run.opt.timeout}) at most: raise it.")
         return stats
 
     def _scores(self) -> dict[str, float]:

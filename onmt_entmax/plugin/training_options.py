@@ -76,6 +76,8 @@ def validate_training(opt: Namespace) -> None:
     if opt.valid_steps < 1:
         for name in _following(opt):
             raise invalid_setting("valid_steps", opt.valid_steps, f"`{name}` follows the validations; give at least 1.")
+    if opt.keep_best and opt.parallel_mode == "tensor_parallel" and opt.world_size > 1:
+        raise invalid_setting("parallel_mode", "tensor_parallel", "`keep_best` needs `data_parallel`.")
     if opt.keep_best and opt.save_format == "safetensors":
         raise invalid_setting("save_format", "safetensors", "`keep_best` needs `pytorch`.")
     if not 0 <= opt.label_smoothing <= 1:

@@ -268,6 +268,17 @@ def test_half_precision(dtype, alpha, d):
     assert z.grad.dtype == dtype and z.grad.isfinite().all()
 
 
+@pytest.mark.parametrize("alpha", [1, 1.33, 1.5, 2, 3, 4, "tensor"])
+def test_half_precision_gradient_of_tiny_probabilities(alpha):
+    # where alpha = 4, p ** (2 - alpha) of a probability below 0.004 is above 65504
+    alpha = torch.tensor(1.4) if alpha == "tensor" else alpha
+    p = torch.tensor([[0.6, 0.398, 0.002, 0.0]]).half()
+    grad = random(1, 4, dtype=torch.float16)
+    found = entmax_backward(p, grad, alpha)
+    assert found.dtype == torch.float16
+    torch.testing.assert_close(found.float(), entmax_backward(p.float(), grad.float(), alpha), atol=2e-3, rtol=1e-2)
+
+
 def test_non_contiguous_and_any_dim():
     z = random(6, 700, 5)
     for alpha in (1.33, 1.5, 2):

@@ -216,6 +216,23 @@ def test_a_device_is_asked_rarely(alpha, monkeypatch):
         assert len(asked) <= 3
 
 
+@pytest.mark.parametrize("alpha", [2.5, 3.0, 4.0])
+@pytest.mark.parametrize("device", [False, True])
+def test_a_norm_that_jumps_ends_with_its_bracket(alpha, device, monkeypatch):
+    """Above alpha = 2 no width may give a norm of 1 to the last digit; all the same the steps end."""
+    steps = []
+    norm_and_step = thresholds.norm_and_step
+    monkeypatch.setattr(thresholds, "norm_and_step", lambda *args: steps.append(1) or norm_and_step(*args))
+    if device:
+        monkeypatch.setattr(thresholds, "may_look", lambda x: False)
+    for seed in range(5):
+        z = random(64, 30, seed=seed, dtype=torch.float32)
+        expected = entmax(z, alpha, solver="bisect")
+        steps.clear()
+        torch.testing.assert_close(entmax(z, alpha, solver="newton"), expected, atol=1e-6, rtol=0)
+        assert len(steps) <= 100
+
+
 @pytest.mark.parametrize("alpha", [1.25, 1.33, 1.5, 1.75, 1.99])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("shrink", [0.5, 0.9])

@@ -161,6 +161,16 @@ def test_every_cut_goes_on_exactly(tmp_path_factory, workers, cut, size):
     assert found == expected
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_batches_are_moved_as_a_whole(folder, workers):
+    data = build(options(folder, num_workers=workers))
+    assert data.dataset.device.type == "cpu"
+    data.device = torch.device("meta")  # the one device beside the CPU that every machine has
+    batch, _ = next(iter(data))
+    assert {batch[name].device.type for name in ("src", "tgt", "srclen")} == {"meta"}
+    assert isinstance(batch["cid"], list)
+
+
 def test_real_worker_process(folder):
     opt = options(folder, num_workers=1, bucket_size=7)
     first = build(opt, pretend=False)

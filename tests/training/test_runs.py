@@ -177,6 +177,10 @@ def test_half_written_checkpoint_of_a_killed_run_is_removed(folder):
         ({"decay_method": "valid_loss", "learning_rate_decay": 0}, "`learning_rate_decay`: 0"),
         ({"decay_method": "valid_loss", "valid_steps": 0}, "`valid_steps`: 0"),
         ({"keep_best": "true", "save_format": "safetensors"}, "`save_format`: safetensors"),
+        (
+            {"keep_best": "true", "parallel_mode": "tensor_parallel", "world_size": 2},
+            "`parallel_mode`: tensor_parallel. `keep_best` needs `data_parallel`.",
+        ),
         ({"batch_size": 0}, "`batch_size`: 0"),
     ],
 )
