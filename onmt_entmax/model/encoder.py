@@ -132,7 +132,7 @@ class _Layer(torch.autograd.Function):
             d_cell.copy_(d_last_cell.transpose(1, 2))
         d_gates, opened = cell_slopes(gates, squashed)
         previous = torch.empty_like(hidden)  # the state that each step began with
-        back = own.transpose(1, 2)
+        back = own.transpose(1, 2).contiguous()  # products with a transposed view take longer, at every step
         forget = ragged.split(gates.narrow(1, size, size))
         d_outs, d_steps, opens = (ragged.split(buffer) for buffer in (d_hidden, d_gates, opened))
         afters, outs, begins = (ragged.split(buffer) for buffer in (cells, hidden, previous))

@@ -156,7 +156,8 @@ class _Unroll(torch.autograd.Function):
         if d_outputs is not None:
             d_outputs = ragged.split(ragged.pack(d_outputs).t().clone(memory_format=torch.contiguous_format))
 
-        recurrent = [part[:, -2 * size :].t() for part in weight]
+        # copied, as products with a transposed view take a fifth more, at every step
+        recurrent = [part[:, -2 * size :].t().contiguous() for part in weight]
         forget = [gate.narrow(0, size, size) for gate in gates]
         at = _by_step(ragged, d_gates, opened, forget, memories)
         dropped = None if plan.dropout is None else [ragged.split(factors) for factors in plan.dropout]
