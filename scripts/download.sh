@@ -74,8 +74,13 @@ verify() { # file, name, official md5 or ""
   fi
 }
 
-# (python3 -m zipfile -t says "corrupted", but with exit status 0)
-list() { case "$2" in *.zip) python3 -c 'import sys, zipfile; sys.exit(zipfile.ZipFile(sys.argv[1]).testzip())' "$1" ;; *) tar -tzf "$1" ;; esac; }
+list() {
+  case "$2" in
+    # python3 -m zipfile -t says "corrupted" with exit status 0
+    *.zip) python3 -c 'import sys, zipfile; sys.exit(zipfile.ZipFile(sys.argv[1]).testzip())' "$1" ;;
+    *) tar -tzf "$1" ;;
+  esac
+}
 
 # Get one archive into $OUTPUT/archives/NAME, whole and verified, or stop.
 archive() { # base URL, path below it, official md5 or "", [name]

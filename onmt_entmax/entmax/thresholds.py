@@ -41,7 +41,9 @@ def may_look(x: Tensor) -> bool:
 
 def may_wait(x: Tensor) -> bool:
     """Whether a value of ``x`` can be read at all: not in torch.compile, nor while a CUDA graph is captured."""
-    return not is_compiling() and not (x.is_cuda and torch.cuda.is_current_stream_capturing())
+    if is_compiling() or x.is_meta:
+        return False
+    return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 def ratios(s: Tensor, epsilon: Epsilon, width: Tensor, out: Optional[Tensor] = None) -> Tensor:

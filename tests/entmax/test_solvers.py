@@ -216,6 +216,12 @@ def test_a_device_is_asked_rarely(alpha, monkeypatch):
         assert len(asked) <= 3
 
 
+@pytest.mark.parametrize("alpha", [1.33, 1.5, 2.0, 3.0])
+def test_shapes_without_values(alpha):
+    for d in (20, 1000):
+        assert entmax(torch.empty(4, d, device="meta"), alpha).shape == (4, d)
+
+
 @pytest.mark.parametrize("alpha", [2.5, 3.0, 4.0])
 @pytest.mark.parametrize("device", [False, True])
 def test_a_norm_that_jumps_ends_with_its_bracket(alpha, device, monkeypatch):
