@@ -27,11 +27,13 @@ def group(runs: Sequence[Metrics], labels: Optional[Sequence[str]] = None) -> di
     """Put runs with the same label together: the same alphas, unless labels are given.
 
     Args:
-        runs: in any order.
+        runs: in any order; without labels they come by alphas, so that softmax looks alike in all figures.
         labels: one per run, or None.
     """
     if labels is not None and len(labels) != len(runs):
         raise UserError(f"Invalid setting for `labels`: {len(labels)} for {len(runs)} files. One per file is needed.")
+    if labels is None:
+        runs = sorted(runs, key=lambda run: (run.alphas[0], run.alphas[1] != run.alphas[0], run.alphas[1] or 0.0))
     groups: dict[str, list[Metrics]] = {}
     for index, run in enumerate(runs):
         name = labels[index] if labels is not None else style.alphas_name(*run.alphas)
