@@ -3,18 +3,18 @@
 #
 #   bash scripts/figures.sh runs/quickstart
 #
-# RUN/data holds the prepared text; every other folder in RUN that holds a model.pt is a model: its metrics file, and
-# test.jsonl, evaluation.json, sparsity.json where they are there. Pictures go to RUN/figures, pages to RUN/*/report.html.
+# RUN/data holds the prepared text; every other folder in RUN that holds a model.pt is a model, or in the output of a grid
+# (scripts/reproduce_*.sh) every folder runs/PAIR/seedN with a model_best.pt: its metrics file, and test.jsonl,
+# evaluation.json, sparsity.json where they are there. Pictures go to RUN/figures, pages to the models' report.html.
 #
 # Settings (environment): FORMAT (default: png; svg, pdf), EXAMPLE (an input line; default: the past participle of
-# "draw"), GOLD (its target), PART (lines of the dev set for the support histogram, default: 200).
+# "draw", in a grid the first line of the dev set), GOLD (its target), PART (lines of the dev set for the support
+# histogram, default: 200).
 set -euo pipefail
 
 [ $# -eq 1 ] || { echo "usage: bash scripts/figures.sh RUN_DIR" >&2; exit 2; }
 RUN=${1%/}
 FORMAT=${FORMAT:-png}
-EXAMPLE=${EXAMPLE:-<lang:english> <tag:V> <tag:V.PTCP> <tag:PST> d r a w}
-GOLD=${GOLD:-d r a w n}
 PART=${PART:-200}
 case "$FORMAT" in
   png | svg | pdf) ;;
@@ -25,13 +25,23 @@ VENV=${ONMT_ENTMAX_VENV:-$HERE/.venv}
 [ -x "$VENV/bin/onmt_entmax" ] && PATH="$(cd "$VENV/bin" && pwd):$PATH"
 export PATH OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 OUT="$RUN/figures"
-mkdir -p "$OUT"
 
-MODELS=()
-for model in "$RUN"/*/model.pt; do
-  [ -e "$model" ] && MODELS+=("$(basename "$(dirname "$model")")")
+MODELS=() # folders below RUN
+for model in "$RUN"/*/model.pt "$RUN"/runs/*/seed*/model_best.pt; do
+  [ -e "$model" ] || continue
+  folder=$(dirname "$model")
+  MODELS+=("${folder#"$RUN"/}")
 done
-[ ${#MODELS[@]} -gt 0 ] || { echo "figures.sh: $RUN holds no folder with a model.pt; run scripts/quickstart.sh first." >&2; exit 2; }
+[ ${#MODELS[@]} -gt 0 ] || {
+  echo "figures.sh: $RUN holds neither a folder with a model.pt nor runs/PAIR/seedN; run scripts/quickstart.sh first." >&2
+  exit 2
+}
+if [ -z "${EXAMPLE:-}" ] && [ -d "$RUN/runs" ] && [ -f "$RUN/data/dev.tgt" ]; then
+  EXAMPLE=$(sed -n 1p "$RUN/data/dev.src") GOLD=$(sed -n 1p "$RUN/data/dev.tgt")
+fi
+EXAMPLE=${EXAMPLE:-<lang:english> <tag:V> <tag:V.PTCP> <tag:PST> d r a w}
+GOLD=${GOLD:-d r a w n}
+mkdir -p "$OUT"
 
 figure() { onmt_entmax figure "$1" --output "$OUT/$2.$FORMAT" "${@:3}" | sed -n 1p; }
 files() { # pattern of a file's name in a model's folder: fills FOUND
@@ -46,7 +56,9 @@ files() { # pattern of a file's name in a model's folder: fills FOUND
 figure mappings mappings
 
 draw_model() { # name of a model's folder
-  local folder="$RUN/$1" number=0 draw
+  local folder="$RUN/$1" number=0 draw model short=${1#runs/}
+  model=$folder/model.pt short=${short//\//_}
+  [ -e "$model" ] || model=$folder/model_best.pt
   : >"$folder/examples.src" && : >"$folder/examples.tgt"
   if [ -s "$folder/test.jsonl" ] && [ -f "$RUN/data/test.tgt" ]; then
     onmt_entmax uncertain --certificates "$folder/test.jsonl" --src "$RUN/data/test.src" --tgt "$RUN/data/test.tgt" \
@@ -56,7 +68,7 @@ draw_model() { # name of a model's folder
   draw=$((number + 1))
   printf '%s\n' "$EXAMPLE" >>"$folder/examples.src"
   printf '%s\n' "$GOLD" >>"$folder/examples.tgt"
-  onmt_entmax trace --model "$folder/model.pt" --src "$folder/examples.src" --output "$folder/examples.trace.jsonl"
+  onmt_entmax trace --model "$model" --src "$folder/examples.src" --output "$folder/examples.trace.jsonl"
   sed -n "${draw}p" "$folder/examples.trace.jsonl" >"$folder/draw.jsonl"
   # The model is loaded once for the examples and for the part of the dev set whose supports are counted.
   cp "$folder/examples.src" "$folder/forced.src" && cp "$folder/examples.tgt" "$folder/forced.tgt"
@@ -64,12 +76,12 @@ draw_model() { # name of a model's folder
     head -n "$PART" "$RUN/data/dev.src" >>"$folder/forced.src"
     head -n "$PART" "$RUN/data/dev.tgt" >>"$folder/forced.tgt"
   fi
-  onmt_entmax force --model "$folder/model.pt" --src "$folder/forced.src" --tgt "$folder/forced.tgt" --output "$folder/forced.all"
+  onmt_entmax force --model "$model" --src "$folder/forced.src" --tgt "$folder/forced.tgt" --output "$folder/forced.all"
   sed -n "1,${draw}p" "$folder/forced.all" >"$folder/examples.forced.jsonl"
   sed "1,${draw}d" "$folder/forced.all" >"$folder/support.forced"
   rm "$folder/forced.src" "$folder/forced.tgt" "$folder/forced.all"
-  figure beam "beam_$1" --input "$folder/draw.jsonl"
-  figure forced "forced_$1" --input "$folder/examples.forced.jsonl" --line "$draw"
+  figure beam "beam_$short" --input "$folder/draw.jsonl"
+  figure forced "forced_$short" --input "$folder/examples.forced.jsonl" --line "$draw"
   onmt_entmax report "$folder" | sed -n 1p
 }
 

@@ -50,7 +50,11 @@ def _action(parser, name: str) -> argparse.Action:
 def _add_model_options(parser) -> None:
     group = parser.add_argument_group("Model- Entmax (onmt_entmax)")
     for place, what in zip(PLACES, ("attention", "output layer and its loss")):
-        _action(parser, f"{place}_function").choices = list(FUNCTIONS)
+        function = _action(parser, f"{place}_function")
+        function.choices = list(FUNCTIONS)
+        function.help = (
+            f"Mapping of the {what}: entmax15 (alpha 1.5), sparsemax (alpha 2), or entmax with -{place}_alpha."
+        )
         learned = ", or `learned`" if place == "global_attention" else ""
         _add(
             group,

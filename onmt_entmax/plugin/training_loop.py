@@ -202,7 +202,7 @@ class SparseTrainer(StockTrainer):
             "epoch": step / per_epoch if per_epoch else None,
             "steps_per_epoch": per_epoch,
             "n_words": int(stats.n_words),
-            "signature": run.signature(attention, learned, step),
+            "signature": run.signature(attention, learned, step, self.optim),
         }
         entry.update({name: float(value) for name, value in stats.computed_metrics.items()})
         return {

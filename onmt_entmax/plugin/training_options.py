@@ -21,8 +21,8 @@ def _add_training_options(parser) -> None:
     )
     _action(parser, "early_stopping").help = "Stop after this many validations in a row without progress (0: never)."
     _action(parser, "early_stopping_criteria").help = (
-        "Measures that all have to reach a new best for a validation to be progress: any measure of the metrics file "
-        "or of -valid_metrics. Default: loss and accuracy."
+        "Measures that all have to be better than at the last progress: loss, accuracy, another measure of tokens in "
+        "the metrics file, or one of -valid_metrics. Default: loss and accuracy."
     )
     group = parser.add_argument_group("Training (onmt_entmax)")
     _add(

@@ -174,19 +174,20 @@ class Run:
             return None
         return max(1, round(self.lines * step / (self.total_stats.n_sents * processes)))
 
-    def signature(self, attention: float | None, learned: bool, step: int) -> str:
+    def signature(self, attention: float | None, learned: bool, step: int, optim) -> str:
         """How the numbers of a validation were made."""
         opt = self.opt
+        followed = getattr(optim, "options", opt)  # the rate of a resumed run may follow the checkpoint's
         shown = "learned" if learned else ("none" if attention is None else f"{attention:g}")
         parts = {
             "measure": "valid",
             "alpha": f"{generator_alpha(self.model):g}/{shown}",
             "step": step,
             "seed": opt.seed,
-            "lr": f"{opt.learning_rate:g}",
-            "decay": f"{opt.decay_method}x{opt.learning_rate_decay:g}"
-            if opt.decay_method == VALID_LOSS
-            else opt.decay_method,
+            "lr": f"{optim._learning_rate:g}",
+            "decay": f"{followed.decay_method}x{followed.learning_rate_decay:g}"
+            if followed.decay_method == VALID_LOSS
+            else followed.decay_method,
             "smoothing": f"{opt.label_smoothing:g}",
             "average": f"{opt.average_decay:g}",
             "stop": self.stop_rule.signature() if self.stop_rule is not None else "none",

@@ -58,7 +58,10 @@ def _from_opt(stock):
             # the options are given anew: the rate starts at the one given
             checkpoint.get("optim", {}).pop(_SCHEDULE, None)
         optimizer = stock.__func__(cls, model, opt, checkpoint=checkpoint)
+        optimizer.options = opt
         if opt.train_from and checkpoint is not None:
+            if opt.reset_optim in ("none", "states"):
+                optimizer.options = checkpoint["opt"]
             for line in _origin_of_rate(optimizer, opt, checkpoint["opt"]):
                 logger.info(line)
         return optimizer

@@ -126,10 +126,13 @@ def test_keep_states_starts_the_schedule_at_the_given_rate(folder, caplog):
     train(yaml, folder / "m", 16)
     with caplog.at_level(logging.INFO, logger="onmt"):
         resumed = ("-train_from", str(folder / "m_step_16.pt"))
-        train(yaml, folder / "n", 17, *resumed, "-reset_optim", "keep_states", "-learning_rate", "0.01")
-        train(yaml, folder / "o", 17, *resumed, "-learning_rate", "0.01")
+        train(yaml, folder / "n", 18, *resumed, "-reset_optim", "keep_states", "-learning_rate", "0.01")
+        train(yaml, folder / "o", 18, *resumed, "-learning_rate", "0.01", "-decay_method", "none")
     assert "Learning rate at step 17: 0.01 (`learning_rate` 0.01 from the configuration, times 1 by" in caplog.text
     assert "`learning_rate: 0.01` of the configuration is not used" in caplog.text
+    for run, rate in (("n", "lr:0.01|"), ("o", "lr:0.3|")):
+        signature = read_metrics(folder / f"{run}_metrics.jsonl")[-1]["signature"]
+        assert rate in signature and "|decay:valid_lossx" in signature
 
 
 def test_reset_all_begins_a_new_run(folder):
