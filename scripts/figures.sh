@@ -43,7 +43,11 @@ EXAMPLE=${EXAMPLE:-<lang:english> <tag:V> <tag:V.PTCP> <tag:PST> d r a w}
 GOLD=${GOLD:-d r a w n}
 mkdir -p "$OUT"
 
-figure() { onmt_entmax figure "$1" --output "$OUT/$2.$FORMAT" "${@:3}" | sed -n 1p; }
+# A picture that cannot be drawn, such as for want of a font, is left out.
+figure() {
+  onmt_entmax figure "$1" --output "$OUT/$2.$FORMAT" "${@:3}" | sed -n 1p ||
+    echo "figures.sh: $OUT/$2.$FORMAT left out, see above" >&2
+}
 files() { # pattern of a file's name in a model's folder: fills FOUND
   FOUND=()
   local name path
@@ -97,8 +101,8 @@ if files support.forced; then figure support-histogram support-histogram --input
 if files "*_metrics.jsonl"; then
   figure learning-curves learning-curves --input "${FOUND[@]}"
   figure training-speed training-speed --input "${FOUND[@]}"
-  figure alpha-grid alpha-grid --input "${FOUND[@]}" 2>/dev/null ||
-    echo "figures.sh: alpha-grid left out: it needs models that differ in one alpha with the other at 1.5" >&2
+  # it needs models that differ in one alpha with the other at 1.5
+  figure alpha-grid alpha-grid --input "${FOUND[@]}"
 fi
 if files evaluation.json; then onmt_entmax table 1 --input "${FOUND[@]}" --output "$OUT/table1.md" | sed -n 1p; fi
 if files sparsity.json; then onmt_entmax table 3 --input "${FOUND[@]}" --output "$OUT/table3.md" | sed -n 1p; fi
