@@ -49,6 +49,8 @@ def fits(scores: Tensor, alpha: object) -> bool:
     """Whether :func:`entmax` knows this alpha and is the fastest for the last dimension of ``scores``."""
     if scores.dtype not in (torch.float32, torch.float64) or scores.shape[-1] > WIDEST or isinstance(alpha, Tensor):
         return False
-    if alpha == 2 or not 1 + NEAR_ONE <= alpha < 2:
-        return alpha == 2
+    if alpha == 2:
+        return True
+    if not 1 + NEAR_ONE <= alpha < 2:
+        return False
     return may_look(scores) or (alpha != 1.5 and may_wait(scores))  # on a device, sorting solves 1.5 without waiting

@@ -153,8 +153,10 @@ def newton(
     look, every = may_wait(s), 1 if may_look(s) else LOOK_EVERY
     if look and is_convex(epsilon):
         enough = math.sqrt(limit) if early else limit
-        first = 3 if start is None and s.numel() < SMALL else 0  # no look before it can be of use
-        looks = range(FREE_STEPS)[first if every == 1 else FIRST_LOOK :: every]
+        first = FIRST_LOOK  # no look before it can be of use
+        if every == 1:
+            first = 3 if start is None and s.numel() < SMALL else 0
+        looks = range(first, FREE_STEPS, every)
         for step in range(FREE_STEPS):
             norm, following = norm_and_step(s, epsilon, width, out)
             if step in looks and not bool(_moves(norm, enough, width, following, True).any()):

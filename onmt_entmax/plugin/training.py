@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from contextvars import ContextVar
 
+import torch
+
 from onmt_entmax.plugin.hooks import replace
 from onmt_entmax.plugin.training_speed import subnormals
 
@@ -70,7 +72,6 @@ def _build_trainer(stock):
 
 def _build_dynamic_dataset_iter(stock):
     def build_dynamic_dataset_iter(opt, transforms_cls, vocabs, *args, **kwargs):
-        import torch
         from onmt.constants import CorpusTask
         from onmt.inputters.dynamic_iterator import OnDeviceDatasetIter
         from onmt.utils.logging import logger

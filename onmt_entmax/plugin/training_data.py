@@ -17,7 +17,7 @@ from itertools import islice, repeat
 import numpy as np
 import torch
 from onmt.constants import CorpusTask
-from onmt.inputters.dynamic_iterator import DynamicDatasetIter
+from onmt.inputters.dynamic_iterator import DynamicDatasetIter, OnDeviceDatasetIter
 from onmt.inputters.text_corpus import ParallelCorpus, build_corpora_iters, get_corpora
 from onmt.transforms import make_transforms
 from onmt.utils.logging import init_logger
@@ -27,8 +27,6 @@ from torch.utils.data import DataLoader
 import onmt_entmax
 from onmt_entmax.training import random_state
 from onmt_entmax.training.position import Mixture
-
-_NOT_TENSORS = ("src_ex_vocab", "cid", "ind_in_bucket", "cid_line_number")
 
 
 class _SkippingShuffler(RandomShuffler):
@@ -185,9 +183,11 @@ class TrainingData:
         }
 
     def __iter__(self):
+        return iter(OnDeviceDatasetIter(self._batches(), self.device))  # stock, without workers, moves every sentence
+
+    def _batches(self):
         if self.loader is None:
-            for batch, bucket in self.dataset:
-                yield self._on_device(batch), bucket
+            yield from self.dataset
             return
         for batch, bucket, worker, used, news in self.loader:
             position = self.workers.setdefault(worker, {})
@@ -197,14 +197,7 @@ class TrainingData:
             if self.reached is not None:
                 random_state.restore(self.reached)
                 self.reached = None
-            yield self._on_device(batch), bucket
-
-    def _on_device(self, batch: dict) -> dict:
-        """The batch, made on the CPU, moved as a whole: stock, without workers, moves it sentence by sentence."""
-        for key in batch:
-            if key not in _NOT_TENSORS:
-                batch[key] = batch[key].to(self.device, non_blocking=True)  # waits where memory is not pinned
-        return batch
+            yield batch, bucket
 
     def position(self) -> dict:
         """Plain data: what comes after the batches handed out so far."""

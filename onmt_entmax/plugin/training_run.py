@@ -176,8 +176,7 @@ class Run:
 
     def signature(self, attention: float | None, learned: bool, step: int, optim) -> str:
         """How the numbers of a validation were made."""
-        opt = self.opt
-        followed = getattr(optim, "options", opt)  # the rate of a resumed run may follow the checkpoint's
+        opt, followed = self.opt, optim.options  # the rate of a resumed run may follow the checkpoint's
         shown = "learned" if learned else ("none" if attention is None else f"{attention:g}")
         parts = {
             "measure": "valid",

@@ -58,10 +58,9 @@ def _from_opt(stock):
             # the options are given anew: the rate starts at the one given
             checkpoint.get("optim", {}).pop(_SCHEDULE, None)
         optimizer = stock.__func__(cls, model, opt, checkpoint=checkpoint)
-        optimizer.options = opt
-        if opt.train_from and checkpoint is not None:
-            if opt.reset_optim in ("none", "states"):
-                optimizer.options = checkpoint["opt"]
+        resumed = opt.train_from and checkpoint is not None
+        optimizer.options = checkpoint["opt"] if resumed and opt.reset_optim in ("none", "states") else opt
+        if resumed:
             for line in _origin_of_rate(optimizer, opt, checkpoint["opt"]):
                 logger.info(line)
         return optimizer
@@ -71,7 +70,7 @@ def _from_opt(stock):
 
 def _origin_of_rate(optimizer, opt, checkpoint_opt) -> list[str]:
     """Lines that say what the learning rate is now, and where each part of it comes from."""
-    from_checkpoint = opt.reset_optim in ("none", "states")
+    from_checkpoint = optimizer.options is checkpoint_opt
     origin = "the checkpoint" if from_checkpoint else "the configuration"
     rate, initial = optimizer.learning_rate(), optimizer._learning_rate
     line = f"Learning rate at step {optimizer.training_step}: {rate:g} (`learning_rate` {initial:g} from {origin}"

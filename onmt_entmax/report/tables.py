@@ -68,7 +68,8 @@ def table1(paths: Sequence[Path]) -> Table:
     """
     found = []
     for path in paths:
-        result, about = _result(path, "acc")
+        result = read_result(path)
+        about = _about(path, result, "acc")
         found.append((path, result["macro"]["acc"], about))
     singles: dict[tuple[Any, str], dict[str, float]] = {}
     ensembles: dict[tuple[Any, str], float] = {}
@@ -112,7 +113,7 @@ def table1(paths: Sequence[Path]) -> Table:
     ]
     title = "Word accuracy (%), averaged over languages; single runs averaged, or an ensemble of them."
     counts = sorted({len(runs) for runs in singles.values()})
-    notices = [_runs("Averages", counts)] if counts else []
+    notices = [_runs("averages", counts)] if counts else []
     for _, _, about in found:
         setting = about.get("set", "unknown")
         if setting not in paper.TABLE1_LANGUAGES:
@@ -139,11 +140,12 @@ def table2(paths: Sequence[Path]) -> Table:
     seen: dict[Any, Path] = {}
     signatures, notices = [], []
     for path in paths:
-        found = read_result(path)["signatures"]
+        result = read_result(path)
+        found = result["signatures"]
         if "bleu_raw" in found and "bleu_tok" not in found:
             notices.append(f"{path}: only BLEU on raw text, which has no place in this table ({found['bleu_raw']}).")
             continue
-        result, about = _result(path, "bleu_tok")
+        about = _about(path, result, "bleu_tok")
         signatures.append(about["signature"])
         output, attention = _alphas(path, about)
         direction = about.get("dir", "unknown")
@@ -177,7 +179,7 @@ def table2(paths: Sequence[Path]) -> Table:
         rows += [[alpha_name(alpha), "ours", *own], ["", "paper", *published]]
     counts = sorted({len(own) for own in runs.values()})
     if counts:
-        notices.insert(0, _runs("Mean and sample standard deviation", counts))
+        notices.insert(0, _runs("mean and sample standard deviation", counts))
     title = "Tokenised BLEU; the same mapping in attention and output."
     heads: list[list[Optional[str]]] = [["method", "", *paper.DIRECTIONS]]
     return Table(title, heads, 2, rows, signatures, list(dict.fromkeys(notices)))
@@ -217,15 +219,14 @@ def table3(paths: Sequence[Path]) -> Table:
 TABLES = {1: table1, 2: table2, 3: table3}
 
 
-def _result(path: Path, metric: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """A result file and the fields of a metric's signature; the whole signature is under ``signature``."""
-    result = read_result(path)
+def _about(path: Path, result: dict[str, Any], metric: str) -> dict[str, str]:
+    """The fields of a metric's signature in a result file; the whole signature is under ``signature``."""
     signature = result["signatures"].get(metric)
     values = result.get("macro") if metric == "acc" else result.get("runs")
     if signature is None or not values:
         valid = ", ".join(result["signatures"])
         raise UserError(f"{path}: no `{metric}` in it (it has {valid}). Was it made for another table?")
-    return result, {**signature_fields(signature), "signature": signature}
+    return {**signature_fields(signature), "signature": signature}
 
 
 def _check_same(path: Path, about: dict[str, str], other: dict[str, str]) -> None:
@@ -280,4 +281,5 @@ def _runs(what: str, counts: Sequence[int]) -> str:
     """How many runs of ours there are of each pair of alphas, of which ``what`` is shown."""
     if list(counts) == [1]:
         return "Ours: one run each."
-    return f"Ours: {what.lower()} of {counts[0] if len(counts) == 1 else f'{counts[0]} to {counts[-1]}'} runs."
+    span = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return f"Ours: {what} of {span} runs."

@@ -11,6 +11,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from onmt_entmax.errors import UserError, choices, invalid_setting
@@ -96,6 +97,11 @@ class References:
         tokens = [self.scoring.tokenise(line) for line in lines] if self.scoring else lines
         running = [self.tokenizer.detokenise(line) for line in lines]
         return {name: tokens if name == "bleu_tok" else running for name in self.metrics}
+
+    @cached_property
+    def words(self) -> set[str]:
+        """What stands between blanks in the references, tokenised or running."""
+        return {word for reference in [*(self.tokens or ()), *self.text] for word in reference.split(" ")}
 
     def references(self, metric: str) -> list[str]:
         """The references in the form that a metric scores."""
@@ -234,12 +240,11 @@ def _read_predictions(path: Path, test: References, n_best: int) -> list[str]:
             more = f"; that would be --n-best {len(lines) // len(test.text)}"
         raise UserError(f"{path} has {len(lines)} lines for {wanted}{more}.")
     kind = test.manifest["settings"]["subwords"]
-    known = {token for reference in [*(test.tokens or ()), *test.text] for token in reference.split(" ")}
     undone = []
     for number, line in enumerate(lines[::n_best]):
         text = line.partition("\t")[0]  # behind it `onmt_translate -with_score` writes the score
         tokens = undo_subwords(kind, " ".join(piece for piece in text.split(" ") if piece))
-        rest = left_over(kind, tokens, known)
+        rest = left_over(kind, tokens, test.words)
         if rest is not None:
             raise UserError(
                 f"{path}, line {number * n_best + 1}: {rest!r} is left over: the data's subwords are {kind}. "

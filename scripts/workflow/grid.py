@@ -242,16 +242,15 @@ def check_length(grid: dict) -> None:
     for first, second in (("steps", "epochs"), ("valid_steps", "valid_epochs")):
         if None not in (length[first], length[second]):
             raise UserError(f"--{first.replace('_', '-')} and --{second.replace('_', '-')}: give one of the two.")
-    if found.get("batch_type", "sents") != "sents":
-        in_epochs = [name for name in ("epochs", "valid_epochs") if length[name] is not None]
-        if in_epochs or (grid["task"] == "inflection" and length["valid_steps"] is None and "valid_steps" not in found):
-            wanted = in_epochs[0].replace("_", "-") if in_epochs else "valid-epochs"
-            rule = f"Epochs are known for `sents` only: give --{wanted.replace('epochs', 'steps')}."
-            raise invalid_setting("batch_type", found["batch_type"], rule)
     if length["valid_steps"] is None and length["valid_epochs"] is None and "valid_steps" not in found:
         if grid["task"] != "inflection":
             raise UserError("the configuration lacks `valid_steps`; add it, or give --valid-steps or --valid-epochs.")
         length["valid_epochs"] = 1 if grid["name"] == "high" else 10
+    if found.get("batch_type", "sents") != "sents":
+        for epochs, steps in (("epochs", "--steps"), ("valid_epochs", "--valid-steps")):
+            if length[epochs] is not None:
+                rule = f"Epochs are known for `sents` only: give {steps}."
+                raise invalid_setting("batch_type", found["batch_type"], rule)
     endless = length["steps"] is None and length["epochs"] is None and not found["train_steps"]
     if endless and not found.get("early_stopping"):
         raise UserError("the configuration has neither `train_steps` nor `early_stopping`: give --steps or --epochs.")

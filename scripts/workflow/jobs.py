@@ -195,7 +195,7 @@ def epoch_steps(grid: dict, lines: int) -> int:
     accumulated = settings.get("accum_count") or 1
     accumulated = accumulated[-1] if isinstance(accumulated, list) else accumulated
     processes = 1 if grid["gpus"] else settings.get("world_size") or 1
-    return steps_per_epoch(lines, settings["batch_size"], accumulated, max(processes, 1))
+    return steps_per_epoch(lines, settings["batch_size"], accumulated, processes)
 
 
 def training_lines(data: Path) -> int:
