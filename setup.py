@@ -49,6 +49,7 @@ setup(
         "OpenNMT-py>=3.5.1,<3.6",
         "torch>=2.2",
         "numpy<2; python_version<'3.13'",
+        "numba>=0.59",
         "pyyaml>=5.4",
         "sacrebleu>=2.3",
         "sacremoses>=0.1",

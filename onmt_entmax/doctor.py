@@ -11,7 +11,17 @@ import sys
 
 from onmt_entmax.version import __version__
 
-PACKAGES = ("OpenNMT-py", "torch", "numpy", "sacrebleu", "sentencepiece", "subword-nmt", "sacremoses", "matplotlib")
+PACKAGES = (
+    "OpenNMT-py",
+    "torch",
+    "numpy",
+    "sacrebleu",
+    "sentencepiece",
+    "subword-nmt",
+    "sacremoses",
+    "matplotlib",
+    "numba",
+)
 
 _PROBE = (
     "import onmt, sys; import onmt_entmax.plugin.registration as r; "

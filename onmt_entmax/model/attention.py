@@ -46,6 +46,11 @@ class SourceMask(NamedTuple):
         """The mask for the first n sentences."""
         return SourceMask(*(part if part is None else part[:n] for part in self))
 
+    def lengths(self, batch: int, max_len: int) -> Tensor:
+        """How many positions of each source may be attended to, ``(batch,)``."""
+        lengths = torch.full((batch,), max_len) if self.padding is None else max_len - self.padding.sum(1)
+        return lengths if self.not_empty is None else lengths * self.not_empty.squeeze(1)
+
     def select(self, sentences: Tensor) -> SourceMask:
         """The mask for the given sentences ``(n,)``, in that order."""
         return SourceMask(*(part if part is None else part.index_select(0, sentences) for part in self))

@@ -7,12 +7,22 @@ out of the products when they end, and each weight's gradient is one product ove
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import numpy as np
 import torch
 from onmt.encoders.rnn_encoder import RNNEncoder
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from onmt_entmax.model.kernels import Dropout, cell_backward, cell_forward, cell_slopes, dropout_factors
+from onmt_entmax.model.kernels import (
+    Dropout,
+    cell_backward,
+    cell_forward,
+    cell_slopes,
+    compiled_for,
+    dropout_factors,
+)
 from onmt_entmax.model.ragged import Ragged
 
 
@@ -95,16 +105,15 @@ class _Layer(torch.autograd.Function):
         read = [x, x.index_select(0, mirrored)][:directions]
         gates = x.new_empty(directions, 4 * size, tokens)
         for d in range(directions):
-            torch.addmm((b_ih[d] + b_hh[d]).unsqueeze(1), w_ih[d], read[d].t(), out=gates[d])
+            torch.mm(w_ih[d], read[d].t(), out=gates[d])
+        bias = torch.stack([first + second for first, second in zip(b_ih, b_hh)])
         own = torch.stack(w_hh)  # (D, 4H, H)
         hidden, cells, squashed = (x.new_empty(directions, size, tokens) for _ in range(3))
-        before, out = x.new_zeros(directions, size, batch), None
-        steps = zip(*(ragged.split(buffer) for buffer in (gates, cells, squashed, hidden)))
-        for n, (gate, after, squash, new_out) in zip(ragged.rows, steps):
-            if out is not None:  # the first state is zero
-                gate.baddbmm_(own, out[:, :, :n])
-            cell_forward(gate, before[:, :, :n], after, squash, new_out)
-            before, out = after, new_out
+        take_step = _forward_step(ragged, own, bias, gates, cells, squashed, hidden)
+        at = before_at = 0
+        for n in ragged.rows:
+            take_step(at, n, before_at)
+            before_at, at = at, at + n
         ctx.ragged = ragged
         ctx.save_for_backward(mirrored, x, gates, hidden, cells, squashed, *w_ih, own)
         last = mirrored[:batch]  # a sentence read from its end begins with its last token
@@ -130,16 +139,16 @@ class _Layer(torch.autograd.Function):
         d_cell = hidden.new_zeros(directions, size, batch)
         if d_last_cell is not None:
             d_cell.copy_(d_last_cell.transpose(1, 2))
-        d_gates, opened = cell_slopes(gates, squashed)
         previous = torch.empty_like(hidden)  # the state that each step began with
         back = own.transpose(1, 2).contiguous()  # products with a transposed view take longer, at every step
-        forget = ragged.split(gates.narrow(1, size, size))
-        d_outs, d_steps, opens = (ragged.split(buffer) for buffer in (d_hidden, d_gates, opened))
-        afters, outs, begins = (ragged.split(buffer) for buffer in (cells, hidden, previous))
+        take_step, d_gates = _backward_step(gates, cells, squashed, d_hidden, d_cell)
+        d_outs, d_steps, outs, begins = (ragged.split(buffer) for buffer in (d_hidden, d_gates, hidden, previous))
+        next_at = tokens
         for t in range(ragged.steps - 1, -1, -1):
             n = ragged.rows[t]
-            before = afters[t - 1][:, :, :n] if t > 0 else torch.zeros_like(afters[0])
-            cell_backward(d_steps[t], opens[t], forget[t], before, d_outs[t], d_cell[:, :, :n])
+            at = next_at - n
+            take_step(at, n, at - ragged.rows[t - 1] if t > 0 else 0)
+            next_at = at
             if t > 0:
                 d_outs[t - 1][:, :, :n].baddbmm_(back, d_steps[t])
                 begins[t].copy_(outs[t - 1][:, :, :n])
@@ -155,3 +164,65 @@ class _Layer(torch.autograd.Function):
             read = x if d == 0 else x.index_select(0, mirrored)
             gradients += [d_gates[d] @ read, d_w_hh[d], d_bias[d], d_bias[d]]
         return None, None, d_x, *gradients
+
+
+def _forward_step(
+    ragged: Ragged, own: Tensor, bias: Tensor, gates: Tensor, cells: Tensor, squashed: Tensor, hidden: Tensor
+) -> Callable:
+    """What takes one step, given its first column, its number of columns and the first column of the step before."""
+    zeros = cells.new_zeros(cells.size(0), cells.size(1), ragged.batch)
+    compiled = compiled_for(gates)
+    if compiled:
+        block = compiled.blocks(gates.size(0) * gates.size(1), ragged.batch, gates)
+        arrays = list(zip(*(buffer.detach().numpy() for buffer in (bias, gates, cells, squashed, hidden, zeros))))
+        none = compiled.NONE[2]
+
+        def take_step(at: int, n: int, before_at: int) -> None:
+            product, np_product = block(n)
+            if at > 0:  # the first state is zero
+                torch.bmm(own, hidden.narrow(2, before_at, n), out=product.view(*gates.shape[:2], n))
+                parts = np.split(np_product, len(arrays))
+            for d, (shift, gate, cell, squash, out, zero) in enumerate(arrays):
+                given, before = (parts[d], cell) if at > 0 else (none, zero)
+                compiled.cell_forward(shift, given, False, gate, cell, squash, at, n, before, before_at, out, at)
+
+        return take_step
+
+    gates += bias.unsqueeze(2)
+
+    def take_step(at: int, n: int, before_at: int) -> None:
+        gate, after, squash, out = (buffer.narrow(2, at, n) for buffer in (gates, cells, squashed, hidden))
+        if at > 0:
+            gate.baddbmm_(own, hidden.narrow(2, before_at, n))
+        cell_forward(gate, cells.narrow(2, before_at, n) if at > 0 else zeros[:, :, :n], after, squash, out)
+
+    return take_step
+
+
+def _backward_step(
+    gates: Tensor, cells: Tensor, squashed: Tensor, d_hidden: Tensor, d_cell: Tensor
+) -> tuple[Callable, Tensor]:
+    """What goes back through one step, given the same, and the gradient of the gates that it fills."""
+    zeros = torch.zeros_like(d_cell)
+    compiled = compiled_for(gates)
+    if compiled:
+        d_gates = torch.empty_like(gates)
+        arrays = list(zip(*(part.numpy() for part in (gates, cells, squashed, d_hidden, d_cell, zeros, d_gates))))
+        none = compiled.NONE[2]
+
+        def take_step(at: int, n: int, before_at: int) -> None:
+            for gate, cell, squash, d_out, d_state, zero, d_gate in arrays:
+                before, start = (cell, before_at) if at > 0 else (zero, 0)
+                compiled.cell_backward(gate, squash, at, n, before, start, d_out, 0, at, none, none, d_state, d_gate)
+
+        return take_step, d_gates
+
+    d_gates, opened = cell_slopes(gates, squashed)
+    forget = gates.narrow(1, d_cell.size(1), d_cell.size(1))
+
+    def take_step(at: int, n: int, before_at: int) -> None:
+        slopes, opens, keeps, d_out = (part.narrow(2, at, n) for part in (d_gates, opened, forget, d_hidden))
+        before = cells.narrow(2, before_at, n) if at > 0 else zeros[:, :, :n]
+        cell_backward(slopes, opens, keeps, before, d_out, d_cell[:, :, :n])
+
+    return take_step, d_gates

@@ -7,10 +7,30 @@ little more than half the time that 64 rows and the transposed weight take. Stri
 
 from __future__ import annotations
 
+import functools
+from types import ModuleType
+
 import torch
+from onmt.utils.logging import logger
 from torch import Tensor, nn
 
 _MINUS_ONE = torch.tensor(-1.0)  # has no dimensions, so that the other operand's dtype counts
+
+
+def compiled_for(*tensors: Tensor) -> ModuleType | None:
+    """``model.compiled`` if it is for these tensors (float32 on a CPU) and numba is installed, else None."""
+    fits = all(tensor.device.type == "cpu" and tensor.dtype == torch.float32 for tensor in tensors)
+    return _compiled() if fits else None
+
+
+@functools.cache
+def _compiled() -> ModuleType | None:
+    try:
+        from onmt_entmax.model import compiled  # at the first need: to import numba takes half a second
+    except ImportError:
+        logger.info("numba is not installed, so that training on a CPU takes longer: pip install numba")
+        return None
+    return compiled
 
 
 def tanh(x: Tensor, out: Tensor) -> Tensor:

@@ -1,5 +1,7 @@
 """All steps of an input-feeding LSTM decoder as one autograd function, with products as large as can be.
 
+For any device and dtype; ``unrolled_cpu`` is the same for float32 on a CPU.
+
 Stock code builds the graph of every step from small operations. Here a layer's gates take one product a step (to take
 the embedding's part for all steps at once was slower: wide and flat products run at two thirds of the speed), keys and
 values of the attention are projected once per sentence (by the caller), and the backward pass goes back through the
@@ -24,7 +26,7 @@ from torch.autograd.function import once_differentiable
 
 from onmt_entmax.entmax import entmax_backward, entmax_forward
 from onmt_entmax.model.attention import SourceMask, solver_for
-from onmt_entmax.model.kernels import cell_backward, cell_forward, cell_slopes, tanh
+from onmt_entmax.model.kernels import cell_backward, cell_forward, cell_slopes, compiled_for, tanh
 from onmt_entmax.model.ragged import Ragged
 
 
@@ -60,7 +62,10 @@ def unroll(plan: Plan, emb: Tensor, keys: Tensor, values: Tensor, w_query: Tenso
     Returns:
         Outputs ``(B, T, H)``, attention ``(B, T, S)``, last hidden and cell ``(L, B, H)`` of each sentence.
     """
-    return _Unroll.apply(plan, emb, keys, values, w_query, *state, *(tensor for cell in cells for tensor in cell))
+    function: type[torch.autograd.Function] = _Unroll
+    if plan.alpha <= 2 and compiled_for(emb, keys, values, *state):
+        from onmt_entmax.model.unrolled_cpu import UnrollCompiled as function
+    return function.apply(plan, emb, keys, values, w_query, *state, *(tensor for cell in cells for tensor in cell))
 
 
 class _Unroll(torch.autograd.Function):
