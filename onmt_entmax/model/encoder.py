@@ -171,7 +171,7 @@ def _forward_step(
 ) -> Callable:
     """What takes one step, given its first column, its number of columns and the first column of the step before."""
     zeros = cells.new_zeros(cells.size(0), cells.size(1), ragged.batch)
-    compiled = compiled_for(gates)
+    compiled = compiled_for(zeros.numel(), gates)
     if compiled:
         block = compiled.blocks(gates.size(0) * gates.size(1), ragged.batch, gates)
         arrays = list(zip(*(buffer.detach().numpy() for buffer in (bias, gates, cells, squashed, hidden, zeros))))
@@ -204,7 +204,7 @@ def _backward_step(
 ) -> tuple[Callable, Tensor]:
     """What goes back through one step, given the same, and the gradient of the gates that it fills."""
     zeros = torch.zeros_like(d_cell)
-    compiled = compiled_for(gates)
+    compiled = compiled_for(zeros.numel(), gates)
     if compiled:
         d_gates = torch.empty_like(gates)
         arrays = list(zip(*(part.numpy() for part in (gates, cells, squashed, d_hidden, d_cell, zeros, d_gates))))

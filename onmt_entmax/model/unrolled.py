@@ -63,7 +63,7 @@ def unroll(plan: Plan, emb: Tensor, keys: Tensor, values: Tensor, w_query: Tenso
         Outputs ``(B, T, H)``, attention ``(B, T, S)``, last hidden and cell ``(L, B, H)`` of each sentence.
     """
     function: type[torch.autograd.Function] = _Unroll
-    if plan.alpha <= 2 and compiled_for(emb, keys, values, *state):
+    if plan.alpha <= 2 and compiled_for(state[0].numel(), emb, keys, values, *state):
         from onmt_entmax.model.unrolled_cpu import UnrollCompiled as function
     return function.apply(plan, emb, keys, values, w_query, *state, *(tensor for cell in cells for tensor in cell))
 
@@ -196,18 +196,49 @@ class _Unroll(torch.autograd.Function):
                 else:
                     d_hidden = torch.addcmul(d_state[i - 1][:, :n], d_below, dropped[i - 1][t])
 
-        d_keys = torch.bmm(d_scores.permute(1, 2, 0), queries.transpose(0, 1))
-        d_values = torch.bmm(probs.permute(1, 2, 0), d_results.transpose(0, 1))
-        d_w_query = d_results.view(-1, size).t() @ queries.view(-1, size)
-        d_emb = None
-        if ctx.needs_input_grad[1]:
-            d_emb = ragged.unpack(d_gates[0].t() @ weight[0][:, : -2 * size])
-        d_weights = []
-        for d_gate, read in zip(d_gates, inputs):
-            product, d_bias = d_gate @ read.t(), d_gate.sum(1)
-            d_weights += [product[:, :-size], product[:, -size:], d_bias, d_bias]
+        gradients = gradients_at_once(
+            *(ragged, queries, probs, d_results, d_scores, inputs, d_gates),
+            weight[0][:, : -2 * size] if ctx.needs_input_grad[1] else None,
+        )
         d_hidden, d_cell = (torch.stack([part.t() for part in parts]) for parts in (d_state, d_cell))
-        return None, d_emb, d_keys, d_values, d_w_query, d_feed.t(), d_hidden, d_cell, *d_weights
+        return None, *gradients.inputs, d_feed.t(), d_hidden, d_cell, *gradients.weights
+
+
+class Gradients(NamedTuple):
+    """Of embeddings, keys, values and ``w_query``; and of each layer's four tensors."""
+
+    inputs: tuple[Tensor | None, Tensor, Tensor, Tensor]
+    weights: list[Tensor]
+
+
+def gradients_at_once(
+    ragged: Ragged,
+    queries: Tensor,
+    probs: Tensor,
+    d_results: Tensor,
+    d_scores: Tensor,
+    inputs: Sequence[Tensor],
+    d_gates: Sequence[Tensor],
+    w_emb: Tensor | None,
+) -> Gradients:
+    """What is one product over all steps, once the gradients of all activations are there.
+
+    Args:
+        queries, d_results: ``(T, B, H)``.
+        probs, d_scores: ``(T, B, S)``.
+        inputs, d_gates: by layer, ``(features, N)``.
+        w_emb: the embedding's part of the first layer's weight, ``(4H, E)``; None: no gradient of embeddings is wanted.
+    """
+    size = queries.size(2)
+    d_keys = torch.bmm(d_scores.permute(1, 2, 0), queries.transpose(0, 1))
+    d_values = torch.bmm(probs.permute(1, 2, 0), d_results.transpose(0, 1))
+    d_w_query = d_results.view(-1, size).t() @ queries.view(-1, size)
+    d_emb = None if w_emb is None else ragged.unpack(d_gates[0].t() @ w_emb)
+    d_weights = []
+    for d_gate, read in zip(d_gates, inputs):
+        product, d_bias = d_gate @ read.t(), d_gate.sum(1)
+        d_weights += [product[:, :-size], product[:, -size:], d_bias, d_bias]
+    return Gradients((d_emb, d_keys, d_values, d_w_query), d_weights)
 
 
 def _by_step(ragged: Ragged, *buffers: Sequence[Tensor]) -> list[list[tuple[Tensor, ...]]]:

@@ -9,6 +9,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from onmt_entmax.model import compiled
+from onmt_entmax.model.unrolled import gradients_at_once
 
 
 class UnrollCompiled(torch.autograd.Function):
@@ -119,7 +120,7 @@ class UnrollCompiled(torch.autograd.Function):
             for buffers in (gates, memories, squashed, first, d_gates, d_read, d_cell)
         )
         np_keys, np_values, np_lengths, np_attended, np_probs = (
-            x.numpy() for x in (keys, values, lengths, attended, probs)
+            x.detach().numpy() for x in (keys, values, lengths, attended, probs)
         )
         np_d_result, np_d_hidden, np_d_results, np_d_scores = (
             x.numpy() for x in (d_result, d_hidden, d_results, d_scores)
@@ -154,16 +155,10 @@ class UnrollCompiled(torch.autograd.Function):
                     d_out, d_row, above, between = np_d_read[i - 1], size, np_d_read[i], factors[i - 1]
             next_at = at
 
-        d_keys = torch.bmm(d_scores.permute(1, 2, 0), queries.transpose(0, 1))
-        d_values = torch.bmm(probs.permute(1, 2, 0), d_results.transpose(0, 1))
-        d_w_query = d_results.view(-1, size).t() @ queries.view(-1, size)
-        d_emb = None
-        if ctx.needs_input_grad[1]:
-            d_emb = ragged.unpack(d_gates[0].t() @ weight[0][:, : -2 * size])
-        d_weights = []
-        for d_gate, read in zip(d_gates, inputs):
-            product, d_bias = d_gate @ read.t(), d_gate.sum(1)
-            d_weights += [product[:, :-size], product[:, -size:], d_bias, d_bias]
+        gradients = gradients_at_once(
+            *(ragged, queries, probs, d_results, d_scores, inputs, d_gates),
+            weight[0][:, : -2 * size] if ctx.needs_input_grad[1] else None,
+        )
         d_hidden = torch.stack([part[size:].t() for part in d_read])
         d_cell = torch.stack([part.t() for part in d_cell])
-        return None, d_emb, d_keys, d_values, d_w_query, d_read[0][:size].t(), d_hidden, d_cell, *d_weights
+        return None, *gradients.inputs, d_read[0][:size].t(), d_hidden, d_cell, *gradients.weights

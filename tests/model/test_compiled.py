@@ -181,6 +181,13 @@ def test_who_gets_the_compiled_steps(monkeypatch):
     assert taken == [True, False, False, False]
 
 
+def test_many_threads_share_large_operations(monkeypatch):
+    x = torch.empty(1)
+    for threads, numbers, expected in ((4, 10**6, compiled), (5, 32768, compiled), (5, 32769, None)):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        assert kernels.compiled_for(numbers, x) is expected
+
+
 @pytest.mark.parametrize("brnn", [True, False])
 @pytest.mark.parametrize("lengths", [[7, 7, 5, 3, 1], [3, 7, 1, 5, 7], [4, 4, 4, 4, 4]])
 def test_encoder_equals_operations(brnn, lengths):
