@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from onmt_entmax.model import decoder as decoder_module
+from onmt_entmax.model import unrolled
 from onmt_entmax.model.decoder import InputFeedDecoder
 from onmt_entmax.model.kernels import Dropout, dropout_factors
 from tests.model.helpers import Inputs, assert_same, build, everything, pair
@@ -223,6 +224,13 @@ def test_mixed_precision_is_as_close_as_its_rounding():
             torch.testing.assert_close(found[name], value, rtol=0, atol=0.05 * scale, msg=name)
         else:
             torch.testing.assert_close(found[name].float(), value, rtol=0, atol=0.03, msg=name)
+
+
+def test_large_products_by_blocks_of_rows():
+    torch.manual_seed(0)
+    left, right = torch.randn(1030, 3, dtype=torch.float64), torch.randn(3, 1100, dtype=torch.float64)
+    torch.testing.assert_close(unrolled._large_product(left, right), left @ right)
+    assert unrolled._large_product(left[:2], right).shape == (2, 1100)
 
 
 def test_the_default_is_unrolled(monkeypatch):
