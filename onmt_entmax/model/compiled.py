@@ -18,8 +18,8 @@ import numba
 import numpy as np
 from torch import Tensor
 
-# What the compiler may do with sums and products; NaN and infinity keep their meaning.
-_FAST = {"contract", "reassoc", "nsz", "arcp"}
+# The compiler may reorder and fuse sums and products; NaN and infinity keep their meaning.
+_OPTIONS = {"fastmath": {"contract", "reassoc", "nsz", "arcp"}, "error_model": "numpy", "nogil": True}
 
 NONE = {dims: np.zeros((0,) * dims, np.float32) for dims in (2, 3)}  # an array that is not given
 
@@ -44,25 +44,23 @@ def _coefficients() -> tuple[np.float32, ...]:
 _Q0, _Q1, _Q2, _Q3, _Q4 = _coefficients()
 
 
-def _jit(function=None, *, inline: bool = False):
+def _jit(function):
     """Compile at the first call; the result is kept on disk where there is a place to keep it."""
-    if function is None:
-        return lambda function: _jit(function, inline=inline)
-    options = {"fastmath": _FAST, "error_model": "numpy", "nogil": True}
-    if inline:
-        return numba.njit(inline="always", **options)(function)
     try:
-        return numba.njit(cache=True, **options)(function)
+        return numba.njit(cache=True, **_OPTIONS)(function)
     except RuntimeError:  # no folder can be written to
-        return numba.njit(**options)(function)
+        return numba.njit(**_OPTIONS)(function)
+
+
+_inlined = numba.njit(inline="always", **_OPTIONS)
 
 
 def blocks(height: int, batch: int, like: Tensor) -> Callable[[int], tuple[Tensor, np.ndarray]]:
-    """Gives room for ``(height, n)`` numbers in one piece, always the same.
+    """Gives room for ``(height, n)`` numbers in one piece, always the same, at first zeros.
 
     Products into columns of a wider buffer take a fifth to a third longer.
     """
-    room = like.new_empty(height * batch)
+    room = like.new_zeros(height * batch)
     known: dict[int, tuple[Tensor, np.ndarray]] = {}
 
     def block(n: int) -> tuple[Tensor, np.ndarray]:
@@ -82,7 +80,7 @@ def transposed(matrix: Tensor) -> Tensor:
     return found
 
 
-@_jit(inline=True)
+@_inlined
 def _exp(x):
     """e to the power of x, relative error below 2e-7; x is kept between -87 and 88."""
     x = _LOWEST if x < _LOWEST else x  # written so that NaN stays
@@ -93,12 +91,12 @@ def _exp(x):
     return power * np.int32((whole + _BIAS) * _MANTISSA).view(np.float32)
 
 
-@_jit(inline=True)
+@_inlined
 def _sigmoid(x):
     return _1 / (_1 + _exp(-x))
 
 
-@_jit(inline=True)
+@_inlined
 def _tanh(x):
     return _2 / (_1 + _exp(-_2 * x)) - _1
 
@@ -109,7 +107,7 @@ def cell_forward(bias, product, fresh, gates, cells, squashed, at, n, before, be
 
     Args:
         bias: of the gates, ``(4H,)``.
-        product: of weights and what the step reads, ``(4H, n)``; ``(0, 0)``: none.
+        product: of weights and what the step reads, ``(4H, n)``.
         fresh: whether that is all of it; else the rest is in the gates already.
         gates: receive the activated gates, ``(4H, N)``: input, forget, candidate, output.
         cells, squashed: receive the new state and its tanh, ``(H, N)``.
@@ -119,10 +117,7 @@ def cell_forward(bias, product, fresh, gates, cells, squashed, at, n, before, be
     size = cells.shape[0]
     for row in range(4 * size):
         gate, shift = gates[row, at : at + n], bias[row]
-        if product.shape[0] == 0:
-            for j in range(n):
-                gate[j] += shift
-        elif fresh:
+        if fresh:
             for j in range(n):
                 gate[j] = product[row, j] + shift
         else:
@@ -188,19 +183,18 @@ def cell_backward(gates, squashed, at, n, before, before_at, d_out, d_row, d_at,
 
 
 @_jit
-def copy_columns(source, n, target, row, at):
-    """Columns 0 to n of ``source`` to rows from ``row`` and columns from ``at`` of ``target``."""
-    for r in range(source.shape[0]):
-        for j in range(n):
-            target[row + r, at + j] = source[r, j]
+def copy_columns(source, n, factors, target, row, at):
+    """Columns 0 to n of ``source``, times those of ``factors`` from ``at`` unless it is ``(0, 0)``.
 
-
-@_jit
-def scale_columns(source, n, factors, target, at):
-    """The same to rows from 0, times the columns of ``factors`` from ``at``."""
+    They go to rows from ``row`` and columns from ``at`` of ``target``.
+    """
     for r in range(source.shape[0]):
-        for j in range(n):
-            target[r, at + j] = source[r, j] * factors[r, at + j]
+        if factors.shape[0] == 0:
+            for j in range(n):
+                target[row + r, at + j] = source[r, j]
+        else:
+            for j in range(n):
+                target[row + r, at + j] = source[r, j] * factors[r, at + j]
 
 
 @_jit
@@ -258,7 +252,7 @@ def _map(scores, alpha, probs):
         probs[s] *= scale
 
 
-@_jit(inline=True)
+@_inlined
 def _power(base, epsilon):
     if epsilon == 1.0:
         return base

@@ -175,16 +175,15 @@ def _forward_step(
     if compiled:
         block = compiled.blocks(gates.size(0) * gates.size(1), ragged.batch, gates)
         arrays = list(zip(*(buffer.detach().numpy() for buffer in (bias, gates, cells, squashed, hidden, zeros))))
-        none = compiled.NONE[2]
 
         def take_step(at: int, n: int, before_at: int) -> None:
             product, np_product = block(n)
-            if at > 0:  # the first state is zero
+            if at > 0:  # the first state is zero, and so is its product
                 torch.bmm(own, hidden.narrow(2, before_at, n), out=product.view(*gates.shape[:2], n))
-                parts = np.split(np_product, len(arrays))
-            for d, (shift, gate, cell, squash, out, zero) in enumerate(arrays):
-                given, before = (parts[d], cell) if at > 0 else (none, zero)
-                compiled.cell_forward(shift, given, False, gate, cell, squash, at, n, before, before_at, out, at)
+            parts = np.split(np_product, len(arrays))
+            for part, (shift, gate, cell, squash, out, zero) in zip(parts, arrays):
+                before = cell if at > 0 else zero
+                compiled.cell_forward(shift, part, False, gate, cell, squash, at, n, before, before_at, out, at)
 
         return take_step
 
@@ -212,8 +211,10 @@ def _backward_step(
 
         def take_step(at: int, n: int, before_at: int) -> None:
             for gate, cell, squash, d_out, d_state, zero, d_gate in arrays:
-                before, start = (cell, before_at) if at > 0 else (zero, 0)
-                compiled.cell_backward(gate, squash, at, n, before, start, d_out, 0, at, none, none, d_state, d_gate)
+                before = cell if at > 0 else zero
+                compiled.cell_backward(
+                    *(gate, squash, at, n, before, before_at, d_out, 0, at, none, none, d_state, d_gate)
+                )
 
         return take_step, d_gates
 

@@ -38,9 +38,9 @@ class UnrollCompiled(torch.autograd.Function):
         first = [part.t().contiguous() for part in cell]  # (H, B)
         state = [part.t().contiguous() for part in hidden]  # after each step, in the end the last ones
         last_cell = cell.clone()
-        inputs[0][embedded : embedded + size, : ragged.rows[0]] = feed.t()[:, : ragged.rows[0]]
+        inputs[0][embedded : embedded + size, :batch] = feed.t()
         for read, own in zip(inputs, state):
-            read[-size:, : ragged.rows[0]] = own[:, : ragged.rows[0]]
+            read[-size:, :batch] = own
 
         np_gates, np_inputs, np_memories, np_squashed, np_first, np_state = (
             [buffer.numpy() for buffer in buffers] for buffers in (gates, inputs, memories, squashed, first, state)
@@ -62,13 +62,10 @@ class UnrollCompiled(torch.autograd.Function):
                     *(bias[i], np_product, True, np_gates[i], np_memories[i], np_squashed[i], at, n),
                     *(before, before_at, np_state[i], 0),
                 )
-                compiled.copy_columns(np_state[i], next_n, np_inputs[i], inputs[i].size(0) - size, next_at)
-                if i + 1 == layers:
-                    continue
-                if plan.dropout is None:
-                    compiled.copy_columns(np_state[i], n, np_inputs[i + 1], 0, at)
-                else:
-                    compiled.scale_columns(np_state[i], n, factors[i], np_inputs[i + 1], at)
+                own_row = inputs[i].size(0) - size
+                compiled.copy_columns(np_state[i], next_n, compiled.NONE[2], np_inputs[i], own_row, next_at)
+                if i + 1 < layers:
+                    compiled.copy_columns(np_state[i], n, factors[i], np_inputs[i + 1], 0, at)
             compiled.attend_forward(
                 *(np_state[-1], n, np_queries[t], np_keys, np_values, np_lengths, alpha, np_probs[t], np_attended, at)
             )
