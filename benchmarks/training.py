@@ -37,7 +37,7 @@ from onmt_entmax.model.decoder import InputFeedDecoder
 from onmt_entmax.model.encoder import Encoder
 from onmt_entmax.plugin.losses import EntmaxLossCompute, StockLossCompute
 from onmt_entmax.plugin.training_loop import StockTrainer
-from onmt_entmax.plugin.training_speed import Adam
+from onmt_entmax.plugin.training_speed import Adam, keep_memory
 
 TASKS = {  # hidden units, types, sentences of a batch, shortest and longest target
     "inflection": {"hidden": 300, "vocab": 784, "batch": 64, "lengths": (8, 20)},
@@ -280,7 +280,9 @@ def main() -> int:
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     args = parser.parse_args()
     device = set_up(args)
-    torch.set_flush_denormal(not args.keep_subnormals)  # as in our training; before there are threads, which inherit it
+    # As in our training, on both sides; before there are threads, which inherit it.
+    torch.set_flush_denormal(not args.keep_subnormals)
+    keep_memory()
     if args.memory_of:
         print_peak_memory(*json.loads(args.memory_of), device)
         return 0

@@ -1,27 +1,35 @@
 """The steps of unrolled LSTM layers and their attention, compiled: one pass over memory for a dozen operations.
 
 For float32 on a CPU, where numba is installed (see ``kernels.compiled_for``). Matrix products stay with PyTorch; what
-lies between them is here, on one thread: on a step's few thousand numbers PyTorch's operations spend most of their
-time in being called.
+lies between them is here: on a step's few thousand numbers PyTorch's operations spend most of their time in being
+called.
 
-Arguments are NumPy views of contiguous tensors. As in ``kernels`` and ``ragged``, features stand first; ``at`` is a
-buffer's first column of the step, and its ``n`` columns are the sentences that take part. H hidden units, B sentences,
-S source positions, T target steps, N tokens.
+Arguments are NumPy views of contiguous tensors. Features stand first, and what belongs to a step is a block of its own
+(see :func:`blocks`), whose columns are the n sentences that take part. H hidden units, B sentences, S source positions,
+T target steps, N tokens.
+
+Every function is ``threads.Shared``: its first argument, not named below, is the number of threads (of
+``threads_for``), and ``share`` of ``shares`` is a thread's part of the work, hidden units or sentences.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numba
 import numpy as np
+from numba import types
 from torch import Tensor
 
-# The compiler may reorder and fuse sums and products; NaN and infinity keep their meaning.
-_OPTIONS = {"fastmath": {"contract", "reassoc", "nsz", "arcp"}, "error_model": "numpy", "nogil": True}
+from onmt_entmax.model.ragged import Ragged
+from onmt_entmax.model.threads import OPTIONS, Shared, jit, this_thread, threads_for  # noqa: F401
 
 NONE = {dims: np.zeros((0,) * dims, np.float32) for dims in (2, 3)}  # an array that is not given
+
+_INT, _BOOL, _FLOAT, _INDEX = types.int64, types.boolean, types.float64, types.int64[::1]
+_1D, _2D, _3D = types.float32[::1], types.float32[:, ::1], types.float32[:, :, ::1]
 
 _0, _1, _2, _HALF = (np.float32(number) for number in (0, 1, 2, 0.5))
 _LOG2_E = np.float32(1 / math.log(2))
@@ -44,39 +52,60 @@ def _coefficients() -> tuple[np.float32, ...]:
 _Q0, _Q1, _Q2, _Q3, _Q4 = _coefficients()
 
 
-def _jit(function):
-    """Compile at the first call; the result is kept on disk where there is a place to keep it."""
-    try:
-        return numba.njit(cache=True, **_OPTIONS)(function)
-    except RuntimeError:  # no folder can be written to
-        return numba.njit(**_OPTIONS)(function)
+_inlined = numba.njit(inline="always", **OPTIONS)
 
 
-_inlined = numba.njit(inline="always", **_OPTIONS)
+@_inlined
+def _part(count, share, shares):
+    return count * share // shares, count * (share + 1) // shares
 
 
-def blocks(height: int, batch: int, like: Tensor) -> Callable[[int], tuple[Tensor, np.ndarray]]:
-    """Gives room for ``(height, n)`` numbers in one piece, always the same, at first zeros.
+class Blocks(NamedTuple):
+    """A number of features for every token of a ragged batch: of each step a block ``(features, n)``, in one piece.
 
-    Products into columns of a wider buffer take a fifth to a third longer.
+    The columns of a buffer ``(features, N)`` lie in as many pages of memory as there are features, and to look those up
+    takes longer than to compute.
     """
-    room = like.new_zeros(height * batch)
-    known: dict[int, tuple[Tensor, np.ndarray]] = {}
 
-    def block(n: int) -> tuple[Tensor, np.ndarray]:
-        if n not in known:
-            found = room[: height * n].view(height, n)
-            known[n] = found, found.numpy()
-        return known[n]
+    flat: Tensor
+    tensors: list[Tensor]
+    arrays: list[np.ndarray]
 
-    return block
+    @classmethod
+    def of(cls, flat: Tensor, ragged: Ragged) -> Blocks:
+        """Views of ``(features * N,)``."""
+        tensors = ragged.blocks(flat)
+        return cls(flat, tensors, [part.numpy() for part in tensors])
+
+    @classmethod
+    def empty(cls, features: int, ragged: Ragged, like: Tensor) -> Blocks:
+        """New ones, of no values yet."""
+        return cls.of(like.new_empty(features * sum(ragged.rows)), ragged)
+
+    def columns(self, threads: int) -> Tensor:
+        """A copy ``(features, N)``."""
+        found = self.flat.new_empty(self.tensors[0].size(0), sum(part.size(1) for part in self.tensors))
+        rows = np.array([part.size(1) for part in self.tensors])
+        join(threads, self.flat.numpy(), rows, found.numpy())
+        return found
 
 
-def transposed(matrix: Tensor) -> Tensor:
-    """A contiguous copy of the transposed matrix, in a third of PyTorch's time."""
+def room(features: int, batch: int, like: Tensor) -> Callable[[int], tuple[Tensor, np.ndarray]]:
+    """Gives ``(features, n)`` numbers in one piece, always the same."""
+    flat = like.new_empty(features * batch)
+
+    def first(n: int) -> tuple[Tensor, np.ndarray]:
+        found = flat[: features * n].view(features, n)
+        return found, found.numpy()
+
+    return first
+
+
+def transposed(threads: int, matrix: Tensor, skip: int = 0) -> Tensor:
+    """A contiguous copy of the transposed matrix, which is contiguous, without its first columns."""
     rows, columns = matrix.shape
-    found = matrix.new_empty(columns, rows)
-    _to_columns(matrix.detach().numpy(), rows, found.numpy(), 0)
+    found = matrix.new_empty(columns - skip, rows)
+    to_columns(threads, matrix.detach().numpy(), skip, np.arange(rows), 0, rows, found.numpy(), columns - skip)
     return found
 
 
@@ -101,62 +130,71 @@ def _tanh(x):
     return _2 / (_1 + _exp(-_2 * x)) - _1
 
 
-@_jit
-def cell_forward(bias, product, fresh, gates, cells, squashed, at, n, before, before_at, out, out_at):
+@jit
+def _cell_forward(share, shares, bias, gates, cells, squashed, before, state, read, row, above, factors):
     """One LSTM step.
 
     Args:
         bias: of the gates, ``(4H,)``.
-        product: of weights and what the step reads, ``(4H, n)``.
-        fresh: whether that is all of it; else the rest is in the gates already.
-        gates: receive the activated gates, ``(4H, N)``: input, forget, candidate, output.
-        cells, squashed: receive the new state and its tanh, ``(H, N)``.
-        before, before_at: the state before the step.
-        out, out_at: receives the output.
+        gates: product of weights and what the step reads, ``(4H, n)``; with the bias and activated afterwards: input,
+            forget, candidate, output.
+        cells, squashed: receive the new state and its tanh, ``(H, n)``.
+        before: the state before the step, ``(H, n or more)``.
+        state: receives the output, ``(H, B)``.
+        read, row: what the layer reads in the next step, whose rows from ``row`` receive the output of the sentences
+            that go on; ``(0, 0)``: there is no next step, or it reads the output elsewhere.
+        above, factors: what the layer above reads in this step; its first H rows receive the output, times the dropout
+            ``(H, n)`` that lies between. ``(0, 0)``: none.
     """
-    size = cells.shape[0]
-    for row in range(4 * size):
-        gate, shift = gates[row, at : at + n], bias[row]
-        if fresh:
-            for j in range(n):
-                gate[j] = product[row, j] + shift
-        else:
-            for j in range(n):
-                gate[j] += product[row, j] + shift
-        if 2 * size <= row < 3 * size:
-            for j in range(n):
-                gate[j] = _tanh(gate[j])
-        else:
-            for j in range(n):
-                gate[j] = _sigmoid(gate[j])
-    for r in range(size):
-        i, f = gates[r, at : at + n], gates[size + r, at : at + n]
-        g, o = gates[2 * size + r, at : at + n], gates[3 * size + r, at : at + n]
-        old, new = before[r, before_at : before_at + n], cells[r, at : at + n]
-        squash, output = squashed[r, at : at + n], out[r, out_at : out_at + n]
+    size, n = cells.shape
+    first, stop = _part(size, share, shares)
+    for r in range(first, stop):
+        i, f, g, o = gates[r], gates[size + r], gates[2 * size + r], gates[3 * size + r]
         for j in range(n):
-            state = f[j] * old[j] + i[j] * g[j]
-            tanh = _tanh(state)
-            new[j], squash[j], output[j] = state, tanh, o[j] * tanh
+            i[j] = _sigmoid(i[j] + bias[r])
+        for j in range(n):
+            f[j] = _sigmoid(f[j] + bias[size + r])
+        for j in range(n):
+            g[j] = _tanh(g[j] + bias[2 * size + r])
+        for j in range(n):
+            o[j] = _sigmoid(o[j] + bias[3 * size + r])
+        old, new, squash, output = before[r, :n], cells[r], squashed[r], state[r, :n]
+        for j in range(n):
+            total = f[j] * old[j] + i[j] * g[j]
+            tanh = _tanh(total)
+            new[j], squash[j], output[j] = total, tanh, o[j] * tanh
+        if read.shape[0] > 0:
+            following = read[row + r]
+            for j in range(following.size):
+                following[j] = output[j]
+        if above.shape[0] > 0:
+            upper = above[r]
+            if factors.shape[0] == 0:
+                for j in range(n):
+                    upper[j] = output[j]
+            else:
+                for j in range(n):
+                    upper[j] = output[j] * factors[r, j]
 
 
-@_jit
-def cell_backward(gates, squashed, at, n, before, before_at, d_out, d_row, d_at, above, factors, d_cell, d_gates):
+@jit
+def _cell_backward(share, shares, gates, squashed, before, d_out, d_row, above, factors, d_cell, d_gates):
     """Back through one LSTM step.
 
     Args:
-        gates, squashed: what :func:`cell_forward` left in them.
-        before, before_at: the state before the step.
-        d_out, d_row, d_at: gradient of the output: rows from ``d_row``, columns from ``d_at``.
-        above: more of it, from the layer above, the first H rows from column 0; ``(0, 0)``: none.
-        factors: of the dropout that lies between, ``(H, N)``; ``(0, 0)``: none.
+        gates, squashed: what ``cell_forward`` left in them.
+        before: the state before the step, ``(H, n or more)``.
+        d_out, d_row: gradient of the output, rows from ``d_row``, the first n columns.
+        above: more of it, the first H rows and n columns; ``(0, 0)``: none.
+        factors: of the dropout that ``above`` passes, ``(H, n)``; ``(0, 0)``: none.
         d_cell: gradient of the new state, ``(H, B)``; becomes that of the state before.
-        d_gates: receives that of the gates before their activations, ``(4H, N)``.
+        d_gates: receives that of the gates before their activations, ``(4H, n)``.
     """
-    size = squashed.shape[0]
+    size, n = squashed.shape
     d_h = np.empty(n, np.float32)
-    for r in range(size):
-        d_own = d_out[d_row + r, d_at : d_at + n]
+    first, stop = _part(size, share, shares)
+    for r in range(first, stop):
+        d_own = d_out[d_row + r, :n]
         if above.shape[0] == 0:
             for j in range(n):
                 d_h[j] = d_own[j]
@@ -165,12 +203,10 @@ def cell_backward(gates, squashed, at, n, before, before_at, d_out, d_row, d_at,
                 d_h[j] = d_own[j] + above[r, j]
         else:
             for j in range(n):
-                d_h[j] = d_own[j] + above[r, j] * factors[r, at + j]
-        i, f = gates[r, at : at + n], gates[size + r, at : at + n]
-        g, o = gates[2 * size + r, at : at + n], gates[3 * size + r, at : at + n]
-        d_i, d_f = d_gates[r, at : at + n], d_gates[size + r, at : at + n]
-        d_g, d_o = d_gates[2 * size + r, at : at + n], d_gates[3 * size + r, at : at + n]
-        squash, old, d_state = squashed[r, at : at + n], before[r, before_at : before_at + n], d_cell[r, :n]
+                d_h[j] = d_own[j] + above[r, j] * factors[r, j]
+        i, f, g, o = gates[r], gates[size + r], gates[2 * size + r], gates[3 * size + r]
+        d_i, d_f, d_g, d_o = d_gates[r], d_gates[size + r], d_gates[2 * size + r], d_gates[3 * size + r]
+        squash, old, d_state = squashed[r], before[r, :n], d_cell[r, :n]
         for j in range(n):
             opens, keeps, candidate, shows = i[j], f[j], g[j], o[j]
             tanh = squash[j]
@@ -182,44 +218,77 @@ def cell_backward(gates, squashed, at, n, before, before_at, d_out, d_row, d_at,
             d_state[j] = inner * keeps
 
 
-@_jit
-def copy_columns(source, n, factors, target, row, at):
-    """Columns 0 to n of ``source``, times those of ``factors`` from ``at`` unless it is ``(0, 0)``.
-
-    They go to rows from ``row`` and columns from ``at`` of ``target``.
-    """
-    for r in range(source.shape[0]):
-        if factors.shape[0] == 0:
-            for j in range(n):
-                target[row + r, at + j] = source[r, j]
-        else:
-            for j in range(n):
-                target[row + r, at + j] = source[r, j] * factors[r, at + j]
-
-
-@_jit
-def _to_rows(columns, n, rows):
-    """n sentences from ``(H, B)`` to ``(B, H)``, in squares that stay in the fastest cache."""
+@jit
+def _join(share, shares, flat, rows, columns):
+    """From the blocks of all steps to ``(F, N)``."""
     size = columns.shape[0]
-    for first in range(0, size, 16):
-        for start in range(0, n, 16):
-            for j in range(start, min(start + 16, n)):
-                for r in range(first, min(first + 16, size)):
-                    rows[j, r] = columns[r, j]
+    first, stop = _part(size, share, shares)
+    for r in range(first, stop):
+        begin = at = 0
+        for n in rows:
+            here, there = flat[begin + r * n : begin + (r + 1) * n], columns[r, at : at + n]
+            for j in range(n):
+                there[j] = here[j]
+            begin, at = begin + size * n, at + n
 
 
-@_jit
-def _to_columns(rows, n, columns, at):
+@_inlined
+def _turn_to_rows(columns, start, n, rows, skip):
+    """n sentences from ``start``, from ``(H, B)`` to ``(B, skip + H)``, in squares that stay in the fastest cache."""
+    size = columns.shape[0]
+    for top in range(0, size, 16):
+        bottom = min(top + 16, size)
+        for left in range(start, start + n, 16):
+            for j in range(left, min(left + 16, start + n)):
+                row = rows[j]
+                for r in range(top, bottom):
+                    row[skip + r] = columns[r, j]
+
+
+@_inlined
+def _turn_to_columns(rows, n, columns, at):
     """n sentences from ``(B, H)`` to the columns from ``at`` of ``(H, N)``."""
     size = columns.shape[0]
-    for first in range(0, size, 16):
-        for start in range(0, n, 16):
-            for r in range(first, min(first + 16, size)):
-                for j in range(start, min(start + 16, n)):
-                    columns[r, at + j] = rows[j, r]
+    for top in range(0, size, 16):
+        bottom = min(top + 16, size)
+        for left in range(0, n, 16):
+            right = min(left + 16, n)
+            for r in range(top, bottom):
+                column = columns[r]
+                for j in range(left, right):
+                    column[at + j] = rows[j, r]
 
 
-@_jit
+@jit
+def _to_rows(share, shares, columns, index, start, n, rows, skip):
+    """The first n columns of ``(H, B)`` go to rows of ``(N, F)``, from their column ``skip``.
+
+    Column j goes to row ``index[start + j]``.
+    """
+    first, stop = _part(columns.shape[0], share, shares)
+    for top in range(first, stop, 16):
+        bottom = min(top + 16, stop)
+        for j in range(n):
+            row = rows[index[start + j]]
+            for r in range(top, bottom):
+                row[skip + r] = columns[r, j]
+
+
+@jit
+def _to_columns(share, shares, rows, skip, index, start, n, columns, units):
+    """The other way: so many units of the first n columns of ``(F, B)`` are filled from the rows."""
+    first, stop = _part(units, share, shares)
+    for top in range(first, stop, 16):
+        bottom = min(top + 16, stop)
+        for left in range(0, n, 16):
+            right = min(left + 16, n)
+            for r in range(top, bottom):
+                column = columns[r]
+                for j in range(left, right):
+                    column[j] = rows[index[start + j], skip + r]
+
+
+@jit
 def _map(scores, alpha, probs):
     """alpha-entmax of one row for alpha from 1 to 2, by Newton on the norm (see ``entmax.thresholds``)."""
     top = scores[0]
@@ -259,7 +328,7 @@ def _power(base, epsilon):
     return base * base if epsilon == 0.5 else math.exp(math.log(base) / epsilon)
 
 
-@_jit
+@jit
 def _norm_and_step(scores, top, epsilon, width):
     """``h(w)`` and the root of its tangent at 1."""
     total = slope = 0.0
@@ -272,28 +341,29 @@ def _norm_and_step(scores, top, epsilon, width):
     return width * total**epsilon, width - (width * total - total ** (1.0 - epsilon)) / slope
 
 
-@_jit
-def attend_forward(columns, n, queries, keys, values, lengths, alpha, probs, result, at):
+@jit
+def _attend_forward(share, shares, state, queries, keys, values, lengths, alpha, probs, context):
     """Attention of one step.
 
     Args:
-        columns: the recurrent outputs, ``(H, B)``.
+        state: the recurrent outputs, ``(H, B)``.
         queries: receives them, ``(B, H)``.
         keys, values: ``(B, S, H)``.
         lengths: how many positions may be attended to, ``(B,)``; zero: the attention is zero.
         alpha: from 1 to 2.
         probs: receives the attention, ``(B, S)``, zero beforehand.
-        result, at: receives the context, ``(H, N)``.
+        context: receives the context, ``(H, n)``.
     """
-    _to_rows(columns, n, queries)
-    size = columns.shape[0]
+    size, n = context.shape
+    first, stop = _part(n, share, shares)
+    _turn_to_rows(state, first, stop - first, queries, 0)
     scores = np.empty(keys.shape[1], np.float32)
-    contexts = np.zeros((n, size), np.float32)
-    for b in range(n):
+    contexts = np.zeros((stop - first, size), np.float32)
+    for b in range(first, stop):
         count = lengths[b]
         if count == 0:
             continue
-        query, context = queries[b], contexts[b]
+        query, found = queries[b], contexts[b - first]
         for s in range(count):
             key, score = keys[b, s], _0
             for h in range(size):
@@ -302,90 +372,96 @@ def attend_forward(columns, n, queries, keys, values, lengths, alpha, probs, res
         row = probs[b, :count]
         _map(scores[:count], alpha, row)
         for s in range(count):
-            share = row[s]
-            if share != _0:
+            weight = row[s]
+            if weight != _0:
                 value = values[b, s]
                 for h in range(size):
-                    context[h] += share * value[h]
-    _to_columns(contexts, n, result, at)
+                    found[h] += weight * value[h]
+    _turn_to_columns(contexts, stop - first, context, first)
 
 
-@_jit
-def finish_forward(attended, at, n, factors, outputs, t, inputs, row, next_at, next_n):
+@jit
+def _finish_forward(share, shares, attended, factors, outputs, t, read, row):
     """The attentional output of one step.
 
     Args:
-        attended: before the tanh, ``(H, N)``; becomes its tanh.
-        factors: of the dropout, ``(H, N)``; ``(0, 0)``: none.
-        outputs, t: receive the result, ``(B, T, H)``.
-        inputs, row, next_at, next_n: the next step's, which receive it for the sentences that go on.
+        attended: the output before its tanh, ``(H, n)``; its tanh afterwards.
+        factors: of the dropout, ``(H, n)``; ``(0, 0)``: none.
+        outputs, t: receive what leaves the step, ``(B, T, H)``.
+        read, row: what the first layer reads in the next step, whose rows from ``row`` receive it for the sentences
+            that go on; ``(0, 0)``: there is no next step.
     """
-    size = attended.shape[0]
-    columns = np.empty((size, n), np.float32)
-    for r in range(size):
-        here, column = attended[r, at : at + n], columns[r]
+    size, n = attended.shape
+    first, stop = _part(size, share, shares)
+    leaving = np.empty((stop - first, n), np.float32)
+    for r in range(first, stop):
+        here, column = attended[r], leaving[r - first]
         if factors.shape[0] == 0:
             for j in range(n):
                 here[j] = _tanh(here[j])
                 column[j] = here[j]
         else:
-            factor = factors[r, at : at + n]
+            factor = factors[r]
             for j in range(n):
                 here[j] = _tanh(here[j])
                 column[j] = here[j] * factor[j]
-        for j in range(next_n):
-            inputs[row + r, next_at + j] = column[j]
-    _to_rows(columns, n, outputs[:, t])
+        if read.shape[0] > 0:
+            following = read[row + r]
+            for j in range(following.size):
+                following[j] = column[j]
+    _turn_to_rows(leaving, 0, n, outputs[:, t], first)
 
 
-@_jit
-def finish_backward(attended, at, n, factors, d_outputs, t, d_feed, d_result, d_results):
-    """Back through :func:`finish_forward`.
+@jit
+def _finish_backward(share, shares, attended, factors, d_outputs, t, d_feed, d_result, d_results):
+    """Back through ``finish_forward``.
 
     Args:
         d_outputs, t: gradient of the outputs, ``(B, T, H)``; ``(0, 0, 0)``: none.
-        d_feed: what comes back from the next step, the first H rows.
+        d_feed: what comes back from the next step, the first H rows and n columns.
         d_result: receives the gradient before the tanh, ``(H, n)``.
         d_results: receives it, ``(B, H)``.
     """
-    size = attended.shape[0]
-    columns = np.zeros((size, n), np.float32)
+    size, n = attended.shape
+    first, stop = _part(size, share, shares)
     if d_outputs.shape[0] > 0:
-        _to_columns(d_outputs[:, t], n, columns, 0)
-    for r in range(size):
-        here, column, gradient = attended[r, at : at + n], columns[r], d_result[r]
-        feed = d_feed[r]
+        _turn_to_columns(d_outputs[:, t, first:stop], n, d_result[first:stop], 0)
+    else:
+        d_result[first:stop] = _0
+    for r in range(first, stop):
+        here, gradient, feed = attended[r], d_result[r], d_feed[r, :n]
         if factors.shape[0] == 0:
             for j in range(n):
-                gradient[j] = (column[j] + feed[j]) * (_1 - here[j] * here[j])
+                gradient[j] = (gradient[j] + feed[j]) * (_1 - here[j] * here[j])
         else:
-            factor = factors[r, at : at + n]
+            factor = factors[r]
             for j in range(n):
-                gradient[j] = (column[j] + feed[j]) * (_1 - here[j] * here[j]) * factor[j]
-    _to_rows(d_result, n, d_results)
+                gradient[j] = (gradient[j] + feed[j]) * (_1 - here[j] * here[j]) * factor[j]
+    _turn_to_rows(d_result[first:stop], 0, n, d_results, first)
 
 
-@_jit
-def attend_backward(probs, d_results, keys, values, lengths, alpha, d_probs, t, d_scores, d_hidden, n):
-    """Back through :func:`attend_forward`; what has no probability has no part in it (Prop. 1 of the paper).
+@jit
+def _attend_backward(share, shares, probs, d_results, keys, values, lengths, alpha, d_probs, t, d_scores, d_hidden):
+    """Back through ``attend_forward``; what has no probability has no part in it (Prop. 1 of the paper).
 
     Args:
         probs: attention of the step, ``(B, S)``.
         d_results: gradient of the contexts, ``(B, H)``.
         d_probs, t: gradient of all steps' attention, ``(B, T, S)``; ``(0, 0, 0)``: none.
         d_scores: receives the gradient of the scores, ``(B, S)``, zero beforehand.
-        d_hidden: that of the recurrent outputs is added, ``(H, B)``.
+        d_hidden: that of the recurrent outputs is added, ``(H, n)``.
     """
-    size = keys.shape[2]
-    rows = np.zeros((n, size), np.float32)
+    size, n = d_hidden.shape
+    first, stop = _part(n, share, shares)
+    rows = np.zeros((stop - first, size), np.float32)
     weights = np.empty(keys.shape[1], np.float32)
     power = np.float32(2.0 - alpha)
-    for b in range(n):
-        row, gradients, gradient, out = probs[b], d_scores[b], d_results[b], rows[b]
+    for b in range(first, stop):
+        row, gradients, gradient, out = probs[b], d_scores[b], d_results[b], rows[b - first]
         total, mean = _0, _0
         for s in range(lengths[b]):
-            share = row[s]
-            if share == _0:
+            share_of_s = row[s]
+            if share_of_s == _0:
                 continue
             value, dot = values[b, s], _0
             for h in range(size):
@@ -393,13 +469,13 @@ def attend_backward(probs, d_results, keys, values, lengths, alpha, d_probs, t, 
             if d_probs.shape[0] > 0:
                 dot += d_probs[b, t, s]
             if alpha == 1.0:
-                weight = share
+                weight = share_of_s
             elif alpha == 1.5:
-                weight = np.sqrt(share)
+                weight = np.sqrt(share_of_s)
             elif alpha == 2.0:
                 weight = _1
             else:
-                weight = share**power
+                weight = share_of_s**power
             weights[s] = weight
             gradients[s] = dot
             total += weight
@@ -415,8 +491,76 @@ def attend_backward(probs, d_results, keys, values, lengths, alpha, d_probs, t, 
             key = keys[b, s]
             for h in range(size):
                 out[h] += change * key[h]
-    columns = np.empty((size, n), np.float32)
-    _to_columns(rows, n, columns, 0)
+    columns = np.empty((size, stop - first), np.float32)
+    _turn_to_columns(rows, stop - first, columns, 0)
     for h in range(size):
-        for j in range(n):
-            d_hidden[h, j] += columns[h, j]
+        d_row = d_hidden[h, first:stop]
+        for j in range(stop - first):
+            d_row[j] += columns[h, j]
+
+
+_CELL_FORWARD = types.Tuple((_1D, _2D, _2D, _2D, _2D, _2D, _2D, _INT, _2D, _2D))
+_CELL_BACKWARD = types.Tuple((_2D, _2D, _2D, _2D, _INT, _2D, _2D, _2D, _2D))
+_JOIN = types.Tuple((_1D, _INDEX, _2D))
+_TO_ROWS = types.Tuple((_2D, _INDEX, _INT, _INT, _2D, _INT))
+_TO_COLUMNS = types.Tuple((_2D, _INT, _INDEX, _INT, _INT, _2D, _INT))
+_ATTEND_FORWARD = types.Tuple((_2D, _2D, _3D, _3D, _INDEX, _FLOAT, _2D, _2D))
+_ATTEND_BACKWARD = types.Tuple((_2D, _2D, _3D, _3D, _INDEX, _FLOAT, _3D, _INT, _2D, _2D))
+_FINISH_FORWARD = types.Tuple((_2D, _2D, _3D, _INT, _2D, _INT))
+_FINISH_BACKWARD = types.Tuple((_2D, _2D, _3D, _INT, _2D, _2D, _2D))
+
+
+def _cell_forward_task(address):
+    share, shares, arguments = this_thread(address, _CELL_FORWARD)
+    _cell_forward(share, shares, *arguments)
+
+
+def _cell_backward_task(address):
+    share, shares, arguments = this_thread(address, _CELL_BACKWARD)
+    _cell_backward(share, shares, *arguments)
+
+
+def _join_task(address):
+    share, shares, arguments = this_thread(address, _JOIN)
+    _join(share, shares, *arguments)
+
+
+def _to_rows_task(address):
+    share, shares, arguments = this_thread(address, _TO_ROWS)
+    _to_rows(share, shares, *arguments)
+
+
+def _to_columns_task(address):
+    share, shares, arguments = this_thread(address, _TO_COLUMNS)
+    _to_columns(share, shares, *arguments)
+
+
+def _attend_forward_task(address):
+    share, shares, arguments = this_thread(address, _ATTEND_FORWARD)
+    _attend_forward(share, shares, *arguments)
+
+
+def _attend_backward_task(address):
+    share, shares, arguments = this_thread(address, _ATTEND_BACKWARD)
+    _attend_backward(share, shares, *arguments)
+
+
+def _finish_forward_task(address):
+    share, shares, arguments = this_thread(address, _FINISH_FORWARD)
+    _finish_forward(share, shares, *arguments)
+
+
+def _finish_backward_task(address):
+    share, shares, arguments = this_thread(address, _FINISH_BACKWARD)
+    _finish_backward(share, shares, *arguments)
+
+
+cell_forward = Shared(_cell_forward, _cell_forward_task, _CELL_FORWARD)
+cell_backward = Shared(_cell_backward, _cell_backward_task, _CELL_BACKWARD)
+join = Shared(_join, _join_task, _JOIN)
+to_rows = Shared(_to_rows, _to_rows_task, _TO_ROWS)
+to_columns = Shared(_to_columns, _to_columns_task, _TO_COLUMNS)
+attend_forward = Shared(_attend_forward, _attend_forward_task, _ATTEND_FORWARD)
+attend_backward = Shared(_attend_backward, _attend_backward_task, _ATTEND_BACKWARD)
+finish_forward = Shared(_finish_forward, _finish_forward_task, _FINISH_FORWARD)
+finish_backward = Shared(_finish_backward, _finish_backward_task, _FINISH_BACKWARD)

@@ -267,12 +267,12 @@ class InputFeedDecoder(_WithOurAttention, InputFeedRNNDecoder):
         return outputs, probs
 
     def _dropout_factors(self, like: Tensor, tokens: int) -> Tensor:
-        """Factors ``(layers, hidden, tokens)``: between layers, and last of the attentional output."""
+        """Factors ``(layers, hidden * tokens)``: between layers, and last of the attentional output."""
         between, output = self.rnn.dropout.p, self.dropout.p
         if between == output or self.num_layers == 1:
-            return dropout_factors(like, (self.num_layers, self.hidden_size, tokens), output)
-        parts = [dropout_factors(like, (1, self.hidden_size, tokens), between) for _ in range(self.num_layers - 1)]
-        return torch.cat([*parts, dropout_factors(like, (1, self.hidden_size, tokens), output)])
+            return dropout_factors(like, (self.num_layers, self.hidden_size * tokens), output)
+        parts = [dropout_factors(like, (1, self.hidden_size * tokens), between) for _ in range(self.num_layers - 1)]
+        return torch.cat([*parts, dropout_factors(like, (1, self.hidden_size * tokens), output)])
 
     def _unroll_by_steps(self, emb: Tensor, memory: Tensor, mask: SourceMask) -> tuple[Tensor, Tensor | None]:
         """Outputs and attention, one step after the other; leaves the new recurrent state in ``self.state``."""

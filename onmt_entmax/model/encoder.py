@@ -7,7 +7,7 @@ out of the products when they end, and each weight's gradient is one product ove
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from types import ModuleType
 
 import numpy as np
 import torch
@@ -15,19 +15,12 @@ from onmt.encoders.rnn_encoder import RNNEncoder
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from onmt_entmax.model.kernels import (
-    Dropout,
-    cell_backward,
-    cell_forward,
-    cell_slopes,
-    compiled_for,
-    dropout_factors,
-)
+from onmt_entmax.model.kernels import Dropout, compiled_for, dropout_factors
 from onmt_entmax.model.ragged import Ragged
 
 
 class Encoder(RNNEncoder):
-    """OpenNMT-py's ``RNNEncoder``; all but LSTM layers on a CPU in float32 or float64 run its code."""
+    """OpenNMT-py's ``RNNEncoder``; all but LSTM layers in float32 on a CPU run its code."""
 
     @classmethod
     def from_opt(cls, opt, embeddings):
@@ -42,7 +35,8 @@ class Encoder(RNNEncoder):
             Memory ``(batch, longest, hidden)``, zero at padding; last hidden and cell states, each
             ``(layers * directions, batch, hidden / directions)``; and ``src_len``.
         """
-        if not self._may_unroll(src, src_len):
+        compiled = self._compiled(src, src_len)
+        if compiled is None:
             return super().forward(src, src_len)
         lengths = src_len.view(-1)
         order = None
@@ -57,7 +51,7 @@ class Encoder(RNNEncoder):
         for layer in range(self.rnn.num_layers):
             if layer > 0 and self.training and self.rnn.dropout > 0:
                 out = out * dropout_factors(out, tuple(out.shape), self.rnn.dropout)
-            out, last_hidden, last_cell = _Layer.apply(ragged, mirrored, out, *_weights(self.rnn, layer))
+            out, last_hidden, last_cell = _Layer.apply(compiled, ragged, mirrored, out, *_weights(self.rnn, layer))
             hidden.append(last_hidden)
             cell.append(last_cell)
         memory, final = ragged.unpack(out), (torch.cat(hidden), torch.cat(cell))
@@ -68,18 +62,19 @@ class Encoder(RNNEncoder):
             final = self._bridge(final)
         return memory, final, src_len
 
-    def _may_unroll(self, src: Tensor, src_len: Tensor | None) -> bool:
+    def _compiled(self, src: Tensor, src_len: Tensor | None) -> ModuleType | None:
+        """What computes the steps, if the layers are to be unrolled."""
         if not torch.is_grad_enabled():  # without a backward pass PyTorch has a fast kernel of its own
-            return False
+            return None
         if type(self.rnn) is not nn.LSTM or src.device.type != "cpu" or src_len is None:
-            return False
-        if not self.rnn.bias or self.rnn.weight_ih_l0.dtype not in (torch.float32, torch.float64):
-            return False
+            return None
+        if not self.rnn.bias or self.rnn.proj_size > 0 or src_len.numel() == 0 or int(src_len.min()) == 0:
+            return None
         try:
             mixed = torch.is_autocast_enabled("cpu")
         except TypeError:  # torch 2.2 has one function per device
             mixed = torch.is_autocast_cpu_enabled()
-        return not mixed and self.rnn.proj_size == 0 and src_len.numel() > 0 and int(src_len.min()) > 0
+        return None if mixed else compiled_for(self.rnn.weight_ih_l0)
 
 
 def _weights(rnn: nn.LSTM, layer: int) -> list[Tensor]:
@@ -92,138 +87,96 @@ def _weights(rnn: nn.LSTM, layer: int) -> list[Tensor]:
 class _Layer(torch.autograd.Function):
     """One LSTM layer of D directions over the tokens of a ragged batch: from ``(N, E)`` to ``(N, D * H)``.
 
-    Also returns the last states, ``(D, B, H)``. Buffers are ``(D, features, N)`` (see ``kernels`` and ``ragged``); the
-    second direction is in reading order, that is each sentence ``mirrored``.
+    Also returns the last states, ``(D, B, H)``. Buffers are of each direction ``compiled.Blocks``; the second direction
+    is in reading order, that is each sentence ``mirrored``.
     """
 
     @staticmethod
-    def forward(ctx, ragged, mirrored, x, *weights):
+    def forward(ctx, compiled, ragged, mirrored, x, *weights):
         ctx.set_materialize_grads(False)
-        directions = len(weights) // 4
+        directions = range(len(weights) // 4)
         w_ih, w_hh, b_ih, b_hh = (weights[k::4] for k in range(4))
         size, batch, tokens = w_hh[0].size(1), ragged.batch, x.size(0)
-        read = [x, x.index_select(0, mirrored)][:directions]
-        gates = x.new_empty(directions, 4 * size, tokens)
-        for d in range(directions):
-            torch.mm(w_ih[d], read[d].t(), out=gates[d])
-        bias = torch.stack([first + second for first, second in zip(b_ih, b_hh)])
-        own = torch.stack(w_hh)  # (D, 4H, H)
-        hidden, cells, squashed = (x.new_empty(directions, size, tokens) for _ in range(3))
-        take_step = _forward_step(ragged, own, bias, gates, cells, squashed, hidden)
-        at = before_at = 0
-        for n in ragged.rows:
-            take_step(at, n, before_at)
-            before_at, at = at, at + n
-        ctx.ragged = ragged
-        ctx.save_for_backward(mirrored, x, gates, hidden, cells, squashed, *w_ih, own)
-        last = mirrored[:batch]  # a sentence read from its end begins with its last token
-        flat = hidden.transpose(1, 2)  # (D, N, H)
-        result = torch.cat([flat[0], *(part.index_select(0, mirrored) for part in flat[1:])], 1)
-        return result, flat.index_select(1, last), cells.transpose(1, 2).index_select(1, last)
+        threads, none = compiled.threads_for(size * batch), compiled.NONE[2]
+        read = [x if d == 0 else x.index_select(0, mirrored) for d in directions]
+        gates, cells, squashed, previous = (
+            [compiled.Blocks.empty(features, ragged, x) for _ in directions]
+            for features in (4 * size, size, size, size)
+        )
+        bias = [(first + second).detach().numpy() for first, second in zip(b_ih, b_hh)]
+        first, state, last_cell = (x.new_zeros(len(directions), size, batch) for _ in range(3))
+        np_first, np_state = first.numpy(), state.numpy()
+        for part in previous:
+            part.tensors[0].zero_()
+        result = x.new_empty(tokens, len(directions) * size)
+        index, np_result, at = _index(mirrored), result.numpy(), 0
+        for t, n in enumerate(ragged.rows):
+            last = t + 1 == ragged.steps
+            for d in directions:
+                gate = gates[d].tensors[t]
+                torch.mm(w_ih[d], read[d][at : at + n].t(), out=gate)
+                if t > 0:  # the first state is zero, and so is its product
+                    gate.addmm_(w_hh[d], previous[d].tensors[t])
+                compiled.cell_forward(
+                    *(threads, bias[d], gates[d].arrays[t], cells[d].arrays[t], squashed[d].arrays[t]),
+                    *(cells[d].arrays[t - 1] if t > 0 else np_first[d], np_state[d]),
+                    *(none if last else previous[d].arrays[t + 1], 0, none, none),
+                )
+                compiled.to_rows(threads, np_state[d], index[d], at, n, np_result, d * size)
+                ended = 0 if last else ragged.rows[t + 1]
+                if ended < n:
+                    last_cell[d, :, ended:n] = cells[d].tensors[t][:, ended:]
+            at += n
+        ctx.compiled, ctx.ragged = compiled, ragged
+        buffers = (buffer.flat for part in (gates, cells, squashed, previous) for buffer in part)
+        ctx.save_for_backward(mirrored, x, *w_ih, *w_hh, *buffers)
+        return result, state.transpose(1, 2), last_cell.transpose(1, 2)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, d_result, d_last_hidden, d_last_cell):
-        ragged = ctx.ragged
-        mirrored, x, gates, hidden, cells, squashed, *w_ih, own = ctx.saved_tensors
-        directions, size, tokens = hidden.shape
-        batch, last = ragged.batch, mirrored[: ragged.batch]
-        if d_result is None:
-            d_hidden = torch.zeros_like(hidden)
-        else:
-            parts = d_result.reshape(tokens, directions, size).unbind(1)
-            parts = [parts[0], *(part.index_select(0, mirrored) for part in parts[1:])]
-            d_hidden = torch.stack([part.t() for part in parts])  # (D, H, N)
+        compiled, ragged = ctx.compiled, ctx.ragged
+        mirrored, x, *rest = ctx.saved_tensors
+        directions = range(len(rest) // 6)
+        w_ih, w_hh, *buffers = (rest[k * len(directions) : (k + 1) * len(directions)] for k in range(6))
+        gates, cells, squashed, previous = ([compiled.Blocks.of(flat, ragged) for flat in part] for part in buffers)
+        size, batch = w_hh[0].size(1), ragged.batch
+        threads, none = compiled.threads_for(size * batch), compiled.NONE[2]
+        # Gradients of the output, of the state and of the cell; a sentence's wait until its last step.
+        d_out, d_state, d_cell, first = (x.new_zeros(len(directions), size, batch) for _ in range(4))
         if d_last_hidden is not None:
-            d_hidden.index_add_(2, last, d_last_hidden.transpose(1, 2))
-        d_cell = hidden.new_zeros(directions, size, batch)
+            d_state.copy_(d_last_hidden.transpose(1, 2))
         if d_last_cell is not None:
             d_cell.copy_(d_last_cell.transpose(1, 2))
-        previous = torch.empty_like(hidden)  # the state that each step began with
-        back = own.transpose(1, 2).contiguous()  # products with a transposed view take longer, at every step
-        take_step, d_gates = _backward_step(gates, cells, squashed, d_hidden, d_cell)
-        d_outs, d_steps, outs, begins = (ragged.split(buffer) for buffer in (d_hidden, d_gates, hidden, previous))
-        next_at = tokens
+        d_gates = [compiled.Blocks.empty(4 * size, ragged, x) for _ in directions]
+        back = [compiled.transposed(threads, part) for part in w_hh]
+        np_d_result = None if d_result is None else d_result.contiguous().numpy()
+        np_d_out, np_d_state, np_d_cell, np_first = (part.numpy() for part in (d_out, d_state, d_cell, first))
+        index, at = _index(mirrored), x.size(0)
         for t in range(ragged.steps - 1, -1, -1):
             n = ragged.rows[t]
-            at = next_at - n
-            take_step(at, n, at - ragged.rows[t - 1] if t > 0 else 0)
-            next_at = at
-            if t > 0:
-                d_outs[t - 1][:, :, :n].baddbmm_(back, d_steps[t])
-                begins[t].copy_(outs[t - 1][:, :, :n])
-        d_w_hh = torch.bmm(d_gates[:, :, batch:], previous[:, :, batch:].transpose(1, 2))
-        d_bias = d_gates.sum(2)
-        d_x = None
-        if ctx.needs_input_grad[2]:
-            d_x = d_gates[0].t() @ w_ih[0]
-            for d in range(1, directions):
-                d_x += (d_gates[d].t() @ w_ih[d]).index_select(0, mirrored)
-        gradients = []
-        for d in range(directions):
-            read = x if d == 0 else x.index_select(0, mirrored)
-            gradients += [d_gates[d] @ read, d_w_hh[d], d_bias[d], d_bias[d]]
-        return None, None, d_x, *gradients
-
-
-def _forward_step(
-    ragged: Ragged, own: Tensor, bias: Tensor, gates: Tensor, cells: Tensor, squashed: Tensor, hidden: Tensor
-) -> Callable:
-    """What takes one step, given its first column, its number of columns and the first column of the step before."""
-    zeros = cells.new_zeros(cells.size(0), cells.size(1), ragged.batch)
-    compiled = compiled_for(zeros.numel(), gates)
-    if compiled:
-        block = compiled.blocks(gates.size(0) * gates.size(1), ragged.batch, gates)
-        arrays = list(zip(*(buffer.detach().numpy() for buffer in (bias, gates, cells, squashed, hidden, zeros))))
-
-        def take_step(at: int, n: int, before_at: int) -> None:
-            product, np_product = block(n)
-            if at > 0:  # the first state is zero, and so is its product
-                torch.bmm(own, hidden.narrow(2, before_at, n), out=product.view(*gates.shape[:2], n))
-            parts = np.split(np_product, len(arrays))
-            for part, (shift, gate, cell, squash, out, zero) in zip(parts, arrays):
-                before = cell if at > 0 else zero
-                compiled.cell_forward(shift, part, False, gate, cell, squash, at, n, before, before_at, out, at)
-
-        return take_step
-
-    gates += bias.unsqueeze(2)
-
-    def take_step(at: int, n: int, before_at: int) -> None:
-        gate, after, squash, out = (buffer.narrow(2, at, n) for buffer in (gates, cells, squashed, hidden))
-        if at > 0:
-            gate.baddbmm_(own, hidden.narrow(2, before_at, n))
-        cell_forward(gate, cells.narrow(2, before_at, n) if at > 0 else zeros[:, :, :n], after, squash, out)
-
-    return take_step
-
-
-def _backward_step(
-    gates: Tensor, cells: Tensor, squashed: Tensor, d_hidden: Tensor, d_cell: Tensor
-) -> tuple[Callable, Tensor]:
-    """What goes back through one step, given the same, and the gradient of the gates that it fills."""
-    zeros = torch.zeros_like(d_cell)
-    compiled = compiled_for(zeros.numel(), gates)
-    if compiled:
-        d_gates = torch.empty_like(gates)
-        arrays = list(zip(*(part.numpy() for part in (gates, cells, squashed, d_hidden, d_cell, zeros, d_gates))))
-        none = compiled.NONE[2]
-
-        def take_step(at: int, n: int, before_at: int) -> None:
-            for gate, cell, squash, d_out, d_state, zero, d_gate in arrays:
-                before = cell if at > 0 else zero
+            at -= n
+            for d in directions:
+                if np_d_result is not None:
+                    compiled.to_columns(threads, np_d_result, d * size, index[d], at, n, np_d_out[d], size)
                 compiled.cell_backward(
-                    *(gate, squash, at, n, before, before_at, d_out, 0, at, none, none, d_state, d_gate)
+                    *(threads, gates[d].arrays[t], squashed[d].arrays[t]),
+                    *(cells[d].arrays[t - 1] if t > 0 else np_first[d], np_d_out[d], 0, np_d_state[d], none),
+                    *(np_d_cell[d], d_gates[d].arrays[t]),
                 )
+                if t > 0:
+                    torch.mm(back[d], d_gates[d].tensors[t], out=d_state[d][:, :n])
+        d_x, gradients = None, []
+        for d in directions:
+            d_gate, begun = d_gates[d].columns(threads), previous[d].columns(threads)
+            read, d_bias = x if d == 0 else x.index_select(0, mirrored), d_gate.sum(1)
+            gradients += [d_gate @ read, d_gate[:, batch:] @ begun[:, batch:].t(), d_bias, d_bias]
+            if ctx.needs_input_grad[3]:
+                d_read = d_gate.t() @ w_ih[d]
+                d_x = d_read if d == 0 else d_x.add_(d_read.index_select(0, mirrored))
+        return None, None, None, d_x, *gradients
 
-        return take_step, d_gates
 
-    d_gates, opened = cell_slopes(gates, squashed)
-    forget = gates.narrow(1, d_cell.size(1), d_cell.size(1))
-
-    def take_step(at: int, n: int, before_at: int) -> None:
-        slopes, opens, keeps, d_out = (part.narrow(2, at, n) for part in (d_gates, opened, forget, d_hidden))
-        before = cells.narrow(2, before_at, n) if at > 0 else zeros[:, :, :n]
-        cell_backward(slopes, opens, keeps, before, d_out, d_cell[:, :, :n])
-
-    return take_step, d_gates
+def _index(mirrored: Tensor) -> list[np.ndarray]:
+    """Of each direction's columns their rows in the order of the first."""
+    return [np.arange(mirrored.numel()), mirrored.numpy()]

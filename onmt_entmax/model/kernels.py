@@ -14,22 +14,12 @@ import torch
 from onmt.utils.logging import logger
 from torch import Tensor, nn
 
-SHARED = 32768  # numbers, from which on PyTorch uses several threads for an operation on each of them
-FEW_THREADS = 4  # with which it still takes longer than one pass on one thread
-
 _MINUS_ONE = torch.tensor(-1.0)  # has no dimensions, so that the other operand's dtype counts
 
 
-def compiled_for(numbers: int, *tensors: Tensor) -> ModuleType | None:
-    """``model.compiled`` where it is the faster way and numba is installed, else None.
-
-    Args:
-        numbers: of a state, H times B; many of them PyTorch shares among many threads.
-        tensors: what is to be computed with; must be float32 on a CPU.
-    """
+def compiled_for(*tensors: Tensor) -> ModuleType | None:
+    """``model.compiled`` if it can compute with the tensors, float32 on a CPU, and numba is installed; else None."""
     fits = all(tensor.device.type == "cpu" and tensor.dtype == torch.float32 for tensor in tensors)
-    if numbers > SHARED and torch.get_num_threads() > FEW_THREADS:
-        return None
     return _compiled() if fits else None
 
 

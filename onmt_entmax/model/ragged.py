@@ -44,6 +44,17 @@ class Ragged(NamedTuple):
         """Each step's part of ``(..., N)``."""
         return columns.split(self.rows, -1)
 
+    def blocks(self, flat: Tensor) -> list[Tensor]:
+        """Each step's ``(F, n)`` of ``(F * N,)``, where they lie one behind the other."""
+        size = flat.numel() // sum(self.rows)
+        return [part.view(size, n) for part, n in zip(flat.split([size * n for n in self.rows]), self.rows)]
+
+    def every_index(self) -> Tensor:
+        """``index``, also where no sentence is shorter than T."""
+        if self.index is not None:
+            return self.index
+        return torch.arange(self.batch * self.steps).view(self.batch, self.steps).t().reshape(-1)
+
     def pack(self, padded: Tensor) -> Tensor:
         """From ``(B, T, F)`` to ``(N, F)``."""
         if self.index is None:

@@ -17,7 +17,7 @@ padding.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -39,8 +39,8 @@ class Plan(NamedTuple):
         alpha: of the attention.
         mask: which source positions may be attended to.
         ragged: which sentences have which steps.
-        dropout: factors ``(L, H, N)``: 0 or 1 / (1 - p); the last layer's apply to the attentional output, the others
-            between the layers. None: no dropout.
+        dropout: factors ``(L, H * N)``, 0 or 1 / (1 - p), step after step ``(H, n)``; the last layer's apply to the
+            attentional output, the others between the layers. None: no dropout.
     """
 
     alpha: float
@@ -65,7 +65,7 @@ def unroll(plan: Plan, emb: Tensor, keys: Tensor, values: Tensor, w_query: Tenso
         Outputs ``(B, T, H)``, attention ``(B, T, S)``, last hidden and cell ``(L, B, H)`` of each sentence.
     """
     function: type[torch.autograd.Function] = _Unroll
-    if plan.alpha <= 2 and compiled_for(state[0].numel(), emb, keys, values, *state):
+    if plan.alpha <= 2 and compiled_for(emb, keys, values, *state):
         from onmt_entmax.model.unrolled_cpu import UnrollCompiled as function
     return function.apply(plan, emb, keys, values, w_query, *state, *(tensor for cell in cells for tensor in cell))
 
@@ -99,7 +99,7 @@ class _Unroll(torch.autograd.Function):
             hide = emb.new_zeros(batch, 1, keys.size(1)).masked_fill_(plan.mask.padding.unsqueeze(1), -float("inf"))
         keys_t = keys.transpose(1, 2)
         at = _by_step(ragged, gates, inputs, memories, squashed)
-        dropped = None if plan.dropout is None else [ragged.split(factors) for factors in plan.dropout]
+        dropped = None if plan.dropout is None else [ragged.blocks(factors) for factors in plan.dropout]
         for t, (n, result) in enumerate(zip(ragged.rows, ragged.split(attended))):
             for i in range(layers):
                 gate, read, memory, squash = at[i][t]
@@ -157,7 +157,7 @@ class _Unroll(torch.autograd.Function):
         d_feed = torch.zeros_like(d_cell[0])
         d_attended = 1 - attended * attended  # becomes the gradient before the tanh
         if plan.dropout is not None:
-            d_attended *= plan.dropout[-1]
+            d_attended *= torch.cat(ragged.blocks(plan.dropout[-1]), 1)
         d_results, d_scores = new(queries), new(probs)
         d_probs = None if d_probs is None else d_probs.transpose(0, 1)
         if d_outputs is not None:
@@ -167,7 +167,7 @@ class _Unroll(torch.autograd.Function):
         recurrent = [part[:, -2 * size :].t().contiguous() for part in weight]
         forget = [gate.narrow(0, size, size) for gate in gates]
         at = _by_step(ragged, d_gates, opened, forget, memories)
-        dropped = None if plan.dropout is None else [ragged.split(factors) for factors in plan.dropout]
+        dropped = None if plan.dropout is None else [ragged.blocks(factors) for factors in plan.dropout]
         d_attended_at = ragged.split(d_attended)
         for t in range(steps - 1, -1, -1):
             n = ragged.rows[t]
@@ -199,7 +199,7 @@ class _Unroll(torch.autograd.Function):
                     d_hidden = torch.addcmul(d_state[i - 1][:, :n], d_below, dropped[i - 1][t])
 
         gradients = gradients_at_once(
-            *(ragged, queries, probs, d_results, d_scores, inputs, d_gates),
+            *(ragged, queries, probs, d_results, d_scores, zip(d_gates, inputs)),
             weight[0][:, : -2 * size] if ctx.needs_input_grad[1] else None,
         )
         d_hidden, d_cell = (torch.stack([part.t() for part in parts]) for parts in (d_state, d_cell))
@@ -219,8 +219,7 @@ def gradients_at_once(
     probs: Tensor,
     d_results: Tensor,
     d_scores: Tensor,
-    inputs: Sequence[Tensor],
-    d_gates: Sequence[Tensor],
+    layers: Iterable[tuple[Tensor, Tensor]],
     w_emb: Tensor | None,
 ) -> Gradients:
     """What is one product over all steps, once the gradients of all activations are there.
@@ -228,16 +227,17 @@ def gradients_at_once(
     Args:
         queries, d_results: ``(T, B, H)``.
         probs, d_scores: ``(T, B, S)``.
-        inputs, d_gates: by layer, ``(features, N)``.
+        layers: of each the gradient of the gates and what it read, ``(features, N)``.
         w_emb: the embedding's part of the first layer's weight, ``(4H, E)``; None: no gradient of embeddings is wanted.
     """
     size = queries.size(2)
     d_keys = torch.bmm(d_scores.permute(1, 2, 0), queries.transpose(0, 1))
     d_values = torch.bmm(probs.permute(1, 2, 0), d_results.transpose(0, 1))
     d_w_query = d_results.view(-1, size).t() @ queries.view(-1, size)
-    d_emb = None if w_emb is None else ragged.unpack(d_gates[0].t() @ w_emb)
-    d_weights = []
-    for d_gate, read in zip(d_gates, inputs):
+    d_emb, d_weights = None, []
+    for i, (d_gate, read) in enumerate(layers):
+        if i == 0 and w_emb is not None:
+            d_emb = ragged.unpack(d_gate.t() @ w_emb)
         product, d_bias = _large_product(d_gate, read.t()), d_gate.sum(1)
         d_weights += [product[:, :-size], product[:, -size:], d_bias, d_bias]
     return Gradients((d_emb, d_keys, d_values, d_w_query), d_weights)

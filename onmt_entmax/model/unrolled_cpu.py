@@ -1,6 +1,6 @@
 """What ``unrolled`` does, for float32 on a CPU: matrix products by PyTorch, all between them compiled (``compiled``).
 
-Shapes and buffers are those of ``unrolled``.
+Shapes are those of ``unrolled``; buffers are blocks, of each step one, until the gradients of weights need columns.
 """
 
 from __future__ import annotations
@@ -9,7 +9,10 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from onmt_entmax.model import compiled
+from onmt_entmax.model.compiled import Blocks
 from onmt_entmax.model.unrolled import gradients_at_once
+
+_NONE = compiled.NONE[2]
 
 
 class UnrollCompiled(torch.autograd.Function):
@@ -21,67 +24,61 @@ class UnrollCompiled(torch.autograd.Function):
         ragged, layers, alpha = plan.ragged, len(weights) // 4, float(plan.alpha)
         cells = [weights[4 * i : 4 * i + 4] for i in range(layers)]
         batch, steps, size, embedded = ragged.batch, ragged.steps, feed.size(-1), emb.size(-1)
+        threads = compiled.threads_for(size * batch)
         weight = [torch.cat([w_ih, w_hh], 1) for w_ih, w_hh, _, _ in cells]
-        emb = ragged.pack(emb)  # (N, E)
-        tokens = emb.size(0)
-        keys, values = keys.contiguous(), values.contiguous()
         bias = [(b_ih + b_hh).detach().numpy() for _, _, b_ih, b_hh in cells]
-        gates = [emb.new_empty(4 * size, tokens) for _ in range(layers)]
-        inputs = [emb.new_empty(part.size(1), tokens) for part in weight]
-        inputs[0][:embedded] = emb.t()
-        memories = [emb.new_empty(size, tokens) for _ in range(layers)]  # cell states after each step
-        squashed = [emb.new_empty(size, tokens) for _ in range(layers)]  # their tanh
-        attended = emb.new_empty(size, tokens)  # the attentional output before dropout
+        gates, memories, squashed = (
+            [Blocks.empty(features, ragged, emb) for _ in range(layers)] for features in (4 * size, size, size)
+        )
+        inputs = [Blocks.empty(part.size(1), ragged, emb) for part in weight]
+        attended = Blocks.empty(size, ragged, emb)  # the attentional output before dropout
         queries, probs = emb.new_zeros(steps, batch, size), emb.new_zeros(steps, batch, keys.size(1))
         outputs = emb.new_zeros(batch, steps, size)
         lengths = plan.mask.lengths(batch, keys.size(1))
         first = [part.t().contiguous() for part in cell]  # (H, B)
         state = [part.t().contiguous() for part in hidden]  # after each step, in the end the last ones
         last_cell = cell.clone()
-        inputs[0][embedded : embedded + size, :batch] = feed.t()
+        inputs[0].tensors[0][embedded : embedded + size] = feed.t()
         for read, own in zip(inputs, state):
-            read[-size:, :batch] = own
+            read.tensors[0][-size:] = own
 
-        np_gates, np_inputs, np_memories, np_squashed, np_first, np_state = (
-            [buffer.numpy() for buffer in buffers] for buffers in (gates, inputs, memories, squashed, first, state)
+        keys, values = keys.contiguous(), values.contiguous()
+        np_keys, np_values, np_lengths, np_queries, np_probs, np_outputs, np_emb = (
+            part.detach().numpy()
+            for part in (keys, values, lengths, queries, probs, outputs, emb.reshape(batch * steps, embedded))
         )
-        np_keys, np_values, np_lengths = keys.detach().numpy(), values.detach().numpy(), lengths.numpy()
-        np_queries, np_probs, np_outputs, np_attended = (x.numpy() for x in (queries, probs, outputs, attended))
-        factors = [compiled.NONE[2]] * layers if plan.dropout is None else list(plan.dropout.numpy())
-        inputs_at = [ragged.split(buffer) for buffer in inputs]
-        block = compiled.blocks(4 * size, batch, emb)
-        attended_at = ragged.split(attended)
-        at = before_at = 0
+        np_first, np_state = ([part.numpy() for part in parts] for parts in (first, state))
+        factors, index, at = _factors(plan, layers), ragged.every_index().numpy(), 0
         for t, n in enumerate(ragged.rows):
-            next_at, next_n = at + n, ragged.rows[t + 1] if t + 1 < steps else 0
-            product, np_product = block(n)
+            last = t + 1 == steps
+            compiled.to_columns(threads, np_emb, 0, index, at, n, inputs[0].arrays[t], embedded)
             for i in range(layers):
-                torch.mm(weight[i], inputs_at[i][t], out=product)
-                before = np_memories[i] if t > 0 else np_first[i]
+                torch.mm(weight[i], inputs[i].tensors[t], out=gates[i].tensors[t])
                 compiled.cell_forward(
-                    *(bias[i], np_product, True, np_gates[i], np_memories[i], np_squashed[i], at, n),
-                    *(before, before_at, np_state[i], 0),
+                    *(threads, bias[i], gates[i].arrays[t], memories[i].arrays[t], squashed[i].arrays[t]),
+                    *(memories[i].arrays[t - 1] if t > 0 else np_first[i], np_state[i]),
+                    *(_NONE if last else inputs[i].arrays[t + 1], weight[i].size(1) - size),
+                    *((inputs[i + 1].arrays[t], factors[i][t]) if i + 1 < layers else (_NONE, _NONE)),
                 )
-                own_row = inputs[i].size(0) - size
-                compiled.copy_columns(np_state[i], next_n, compiled.NONE[2], np_inputs[i], own_row, next_at)
-                if i + 1 < layers:
-                    compiled.copy_columns(np_state[i], n, factors[i], np_inputs[i + 1], 0, at)
             compiled.attend_forward(
-                *(np_state[-1], n, np_queries[t], np_keys, np_values, np_lengths, alpha, np_probs[t], np_attended, at)
+                *(threads, np_state[-1], np_queries[t], np_keys, np_values, np_lengths, alpha, np_probs[t]),
+                attended.arrays[t],
             )
-            attended_at[t].addmm_(w_query, state[-1][:, :n])
+            attended.tensors[t].addmm_(w_query, state[-1][:, :n])
+            following = _NONE if last else inputs[0].arrays[t + 1]
             compiled.finish_forward(
-                *(np_attended, at, n, factors[-1], np_outputs, t, np_inputs[0], embedded, next_at, next_n)
+                *(threads, attended.arrays[t], factors[-1][t], np_outputs, t, following, embedded),
             )
-            if next_n < n:
+            ended = 0 if last else ragged.rows[t + 1]
+            if ended < n:
                 for i in range(layers):
-                    last_cell[i, next_n:n] = memories[i][:, at + next_n : next_at].t()
-            before_at, at = at, next_at
+                    last_cell[i, ended:n] = memories[i].tensors[t][:, ended:].t()
+            at += n
 
         ctx.plan = plan
         ctx.save_for_backward(
-            *(keys, values, w_query, attended, queries, probs, lengths),
-            *(*first, *weight, *gates, *inputs, *memories, *squashed),
+            *(keys, values, w_query, attended.flat, queries, probs, lengths, *first, *weight),
+            *(buffer.flat for buffers in (gates, inputs, memories, squashed) for buffer in buffers),
         )
         last_hidden = torch.stack([part.t() for part in state])
         return outputs, probs.transpose(0, 1).contiguous(), last_hidden, last_cell
@@ -93,69 +90,70 @@ class UnrollCompiled(torch.autograd.Function):
         ragged, steps, batch, alpha = plan.ragged, plan.ragged.steps, plan.ragged.batch, float(plan.alpha)
         keys, values, w_query, attended, queries, probs, lengths, *rest = ctx.saved_tensors
         layers = len(rest) // 6
-        first, weight, gates, inputs, memories, squashed = (rest[k * layers : (k + 1) * layers] for k in range(6))
-        size = attended.size(0)
+        first, weight, *buffers = (rest[k * layers : (k + 1) * layers] for k in range(6))
+        gates, inputs, memories, squashed = ([Blocks.of(flat, ragged) for flat in part] for part in buffers)
+        attended = Blocks.of(attended, ragged)
+        size = queries.size(2)
+        threads = compiled.threads_for(size * batch)
 
-        d_gates = [torch.empty_like(gate) for gate in gates]
+        d_gates = [Blocks.empty(4 * size, ragged, queries) for _ in range(layers)]
+        d_results, d_scores = torch.zeros_like(queries), torch.zeros_like(probs)
+        result_of, hidden_of = (compiled.room(size, batch, queries) for _ in range(2))
         # By layer: the gradient of what a step reads from below, and of its own state, (2H, B); that of its cell.
         # A sentence's wait until its last step.
-        d_read = [attended.new_zeros(2 * size, batch) for _ in range(layers)]
-        d_cell = [attended.new_zeros(size, batch) for _ in range(layers)]
+        d_read = [queries.new_zeros(2 * size, batch) for _ in range(layers)]
+        d_cell = [queries.new_zeros(size, batch) for _ in range(layers)]
         for i in range(layers):
             if d_last_hidden is not None:
                 d_read[i][size:] = d_last_hidden[i].t()
             if d_last_cell is not None:
                 d_cell[i].copy_(d_last_cell[i].t())
-        d_result, d_hidden = attended.new_empty(size, batch), attended.new_empty(size, batch)
-        d_results, d_scores = torch.zeros_like(queries), torch.zeros_like(probs)
         # copied, as products with a transposed view take a fifth more, at every step
-        recurrent = [compiled.transposed(part[:, -2 * size :]) for part in weight]
-        w_query_t = compiled.transposed(w_query)
+        recurrent = [compiled.transposed(threads, part, part.size(1) - 2 * size) for part in weight]
+        w_query_t = compiled.transposed(threads, w_query.contiguous())
 
-        np_gates, np_memories, np_squashed, np_first, np_d_gates, np_d_read, np_d_cell = (
-            [buffer.numpy() for buffer in buffers]
-            for buffers in (gates, memories, squashed, first, d_gates, d_read, d_cell)
-        )
-        np_keys, np_values, np_lengths, np_attended, np_probs = (
-            x.detach().numpy() for x in (keys, values, lengths, attended, probs)
-        )
-        np_d_result, np_d_hidden, np_d_results, np_d_scores = (
-            x.numpy() for x in (d_result, d_hidden, d_results, d_scores)
-        )
+        np_keys, np_values, np_lengths, np_probs = (x.detach().numpy() for x in (keys, values, lengths, probs))
+        np_d_results, np_d_scores = d_results.numpy(), d_scores.numpy()
+        np_first, np_d_read, np_d_cell = ([part.numpy() for part in parts] for parts in (first, d_read, d_cell))
         np_d_outputs, np_d_probs = (
             compiled.NONE[3] if given is None else given.contiguous().numpy() for given in (d_outputs, d_probs)
         )
-        factors = [compiled.NONE[2]] * layers if plan.dropout is None else list(plan.dropout.numpy())
-        d_gates_at = [ragged.split(buffer) for buffer in d_gates]
-        next_at = attended.size(1)
+        factors = _factors(plan, layers)
         for t in range(steps - 1, -1, -1):
             n = ragged.rows[t]
-            at = next_at - n
-            before_at = at - ragged.rows[t - 1] if t > 0 else 0
+            (d_result, np_d_result), (d_hidden, np_d_hidden) = result_of(n), hidden_of(n)
             compiled.finish_backward(
-                *(np_attended, at, n, factors[-1], np_d_outputs, t, np_d_read[0], np_d_result, np_d_results[t])
+                *(threads, attended.arrays[t], factors[-1][t], np_d_outputs, t, np_d_read[0], np_d_result),
+                np_d_results[t],
             )
-            torch.addmm(d_read[-1][size:, :n], w_query_t, d_result[:, :n], out=d_hidden[:, :n])
+            torch.addmm(d_read[-1][size:, :n], w_query_t, d_result, out=d_hidden)
             compiled.attend_backward(
-                *(np_probs[t], np_d_results[t], np_keys, np_values, np_lengths, alpha, np_d_probs, t),
-                *(np_d_scores[t], np_d_hidden, n),
+                *(threads, np_probs[t], np_d_results[t], np_keys, np_values, np_lengths, alpha, np_d_probs, t),
+                *(np_d_scores[t], np_d_hidden),
             )
-            d_out, d_row, above, between = np_d_hidden, 0, compiled.NONE[2], compiled.NONE[2]
+            d_out, d_row, above, between = np_d_hidden, 0, _NONE, _NONE
             for i in range(layers - 1, -1, -1):
-                before = np_memories[i] if t > 0 else np_first[i]
                 compiled.cell_backward(
-                    *(np_gates[i], np_squashed[i], at, n, before, before_at, d_out, d_row, 0, above, between),
-                    *(np_d_cell[i], np_d_gates[i]),
+                    *(threads, gates[i].arrays[t], squashed[i].arrays[t]),
+                    *(memories[i].arrays[t - 1] if t > 0 else np_first[i], d_out, d_row, above, between),
+                    *(np_d_cell[i], d_gates[i].arrays[t]),
                 )
-                torch.mm(recurrent[i], d_gates_at[i][t], out=d_read[i][:, :n])
+                torch.mm(recurrent[i], d_gates[i].tensors[t], out=d_read[i][:, :n])
                 if i > 0:
-                    d_out, d_row, above, between = np_d_read[i - 1], size, np_d_read[i], factors[i - 1]
-            next_at = at
+                    d_out, d_row, above, between = np_d_read[i - 1], size, np_d_read[i], factors[i - 1][t]
 
         gradients = gradients_at_once(
-            *(ragged, queries, probs, d_results, d_scores, inputs, d_gates),
+            *(ragged, queries, probs, d_results, d_scores),
+            ((d_gate.columns(threads), read.columns(threads)) for d_gate, read in zip(d_gates, inputs)),
             weight[0][:, : -2 * size] if ctx.needs_input_grad[1] else None,
         )
         d_hidden = torch.stack([part[size:].t() for part in d_read])
         d_cell = torch.stack([part.t() for part in d_cell])
         return None, *gradients.inputs, d_read[0][:size].t(), d_hidden, d_cell, *gradients.weights
+
+
+def _factors(plan, layers: int) -> list[list]:
+    """Of each layer and step the dropout's factors ``(H, n)``, or ``(0, 0)``."""
+    if plan.dropout is None:
+        return [[_NONE] * plan.ragged.steps] * layers
+    return [Blocks.of(flat, plan.ragged).arrays for flat in plan.dropout]

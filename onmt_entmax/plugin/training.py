@@ -8,7 +8,7 @@ from contextvars import ContextVar
 import torch
 
 from onmt_entmax.plugin.hooks import replace
-from onmt_entmax.plugin.training_speed import subnormals
+from onmt_entmax.plugin.training_speed import keep_memory, subnormals
 
 
 class _Pieces:
@@ -25,6 +25,7 @@ _PIECES: ContextVar[_Pieces] = ContextVar("onmt_entmax_training")
 def _main(stock):
     @functools.wraps(stock)
     def main(opt, device_id):
+        keep_memory()
         token = _PIECES.set(_Pieces())
         try:
             with subnormals(keep=opt.keep_subnormals):

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onmt_entmax.entmax import entmax
-from onmt_entmax.model import compiled, kernels
+from onmt_entmax.model import compiled, kernels, threads
 from onmt_entmax.model.attention import SourceMask
 from onmt_entmax.model.encoder import Encoder
 from onmt_entmax.model.ragged import Ragged
@@ -30,11 +30,12 @@ def normal(*size, seed=0):
 
 def gates_of(*values):
     """Activations of gates that are ``values`` before them: one LSTM unit's four gates for each sentence."""
-    product = np.array(values, np.float32).reshape(4, -1)
-    n = product.shape[1]
-    gates, cells, squashed, out = (np.empty((rows, n), np.float32) for rows in (4, 1, 1, 1))
-    before = np.zeros((1, n), np.float32)
-    compiled.cell_forward(np.zeros(4, np.float32), product, True, gates, cells, squashed, 0, n, before, 0, out, 0)
+    gates = np.array(values, np.float32).reshape(4, -1)
+    n = gates.shape[1]
+    cells, squashed, out = (np.empty((1, n), np.float32) for _ in range(3))
+    before, read, shift = np.zeros((1, n), np.float32), np.empty((1, n), np.float32), np.zeros(4, np.float32)
+    compiled.cell_forward(1, shift, gates, cells, squashed, before, out, read, 0, NONE, NONE)
+    assert np.array_equal(read, out, equal_nan=True)
     return gates, cells, squashed, out
 
 
@@ -85,10 +86,11 @@ def test_mapping_of_hard_rows(alpha):
     assert np.isnan(row).all()
 
 
-def test_transposed():
+@pytest.mark.parametrize("count", [1, 3])
+def test_transposed(count):
     matrix = normal(37, 50)
-    assert torch.equal(compiled.transposed(matrix), matrix.t())
-    assert torch.equal(compiled.transposed(matrix[:, 9:30]), matrix[:, 9:30].t())
+    assert torch.equal(compiled.transposed(count, matrix), matrix.t())
+    assert torch.equal(compiled.transposed(count, matrix, 9), matrix[:, 9:].t())
 
 
 class Case:
@@ -101,7 +103,7 @@ class Case:
         lengths = torch.tensor(([6, 6, 5, 5, 5, 4, 3, 3, 2] + [1] * batch)[:batch])
         self.ragged = Ragged.from_lengths(lengths, steps) if ragged else Ragged.full(batch, steps)
         src_len = torch.arange(batch) % (width + 1) if masked else None
-        factors = torch.rand(layers, size, sum(self.ragged.rows), generator=torch.Generator().manual_seed(9))
+        factors = torch.rand(layers, size * sum(self.ragged.rows), generator=torch.Generator().manual_seed(9))
         factors = (factors > 0.3) / 0.7 if dropout else None
         self.plan = Plan(alpha, SourceMask.from_lengths(src_len, width), self.ragged, factors)
         shapes = [(batch, steps, 11), (batch, width, size), (batch, width, size), (size, size)]
@@ -144,6 +146,41 @@ def test_unrolled_without_one_thing(changes):
     assert_equal(case.run(UnrollCompiled.apply, torch.float32), case.run(_Unroll.apply, torch.float64))
 
 
+@pytest.mark.parametrize("count", [2, 3, 40])
+def test_threads_compute_what_one_does(monkeypatch, count):
+    """Bit for bit, since no sum is split; also with more threads than units and sentences."""
+    expected = Case().run(UnrollCompiled.apply, torch.float32)
+    monkeypatch.setattr(compiled, "threads_for", lambda numbers: count)
+    assert all(torch.equal(a, b) for a, b in zip(Case().run(UnrollCompiled.apply, torch.float32), expected))
+
+
+def test_only_large_steps_are_shared(monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    found = [compiled.threads_for(count * threads.GRAIN) for count in (0.5, 1, 2, 3.5, 4, 100)]
+    assert found == ([1, 1, 2, 3, 4, 4] if threads._found() else [1] * 6)
+
+
+def test_without_the_library_one_thread_does_everything(monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    monkeypatch.setattr(threads, "_ENTRY_POINTS", ("no_such_function",))
+    threads._found.cache_clear()
+    try:
+        assert compiled.threads_for(10**6) == 1
+    finally:
+        threads._found.cache_clear()
+
+
+def test_arrays_of_another_layout_are_refused():
+    """A task reads its arguments from memory; one of another type would be read wrongly."""
+    if not threads._found():
+        pytest.skip("one thread")
+    flat, rows, columns = np.zeros(8, np.float32), np.array([2, 2]), np.zeros((2, 4), np.float32)
+    compiled.join(2, flat, rows, columns)
+    for wrong in (np.zeros((4, 2), np.float32).T, columns.astype(np.float64), np.zeros(8, np.float32)):
+        with pytest.raises(TypeError):
+            compiled.join(2, flat, rows, wrong)
+
+
 @pytest.mark.parametrize("losses", [[0], [1], [2], [3]])
 def test_gradient_of_each_result_alone(losses):
     case = Case()
@@ -181,16 +218,11 @@ def test_who_gets_the_compiled_steps(monkeypatch):
     assert taken == [True, False, False, False]
 
 
-def test_many_threads_share_large_operations(monkeypatch):
-    x = torch.empty(1)
-    for threads, numbers, expected in ((4, 10**6, compiled), (5, 32768, compiled), (5, 32769, None)):
-        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-        assert kernels.compiled_for(numbers, x) is expected
-
-
 @pytest.mark.parametrize("brnn", [True, False])
 @pytest.mark.parametrize("lengths", [[7, 7, 5, 3, 1], [3, 7, 1, 5, 7], [4, 4, 4, 4, 4]])
-def test_encoder_equals_operations(brnn, lengths):
+@pytest.mark.parametrize("count", [1, 2])
+def test_encoder_equals_operations(monkeypatch, brnn, lengths, count):
+    monkeypatch.setattr(compiled, "threads_for", lambda numbers: count)
     results = []
     for dtype in (torch.float32, torch.float64):
         torch.manual_seed(0)

@@ -19,7 +19,7 @@ def build(cls, **changes):
     options = {"rnn_type": "LSTM", "brnn": True, "enc_layers": 2, "enc_hid_size": 6, "dropout": [0.0], "bridge": False}
     options.update(changes)
     torch.manual_seed(0)
-    return cls.from_opt(Namespace(**options), embeddings()).double()
+    return cls.from_opt(Namespace(**options), embeddings())
 
 
 def run(encoder, src, src_len, use=("memory", "final")):
@@ -44,7 +44,7 @@ def assert_same(found, expected):
             assert found[name] is None, name
             continue
         assert found[name].shape == value.shape
-        torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-11, msg=str(name))
+        torch.testing.assert_close(found[name], value, rtol=1e-4, atol=2e-6, msg=str(name))
 
 
 def tokens(lengths, width=None):
@@ -115,7 +115,7 @@ def test_dropout_between_layers_only(monkeypatch):
     # by hand: layer one, the factors, layer two
     one, two = build(RNNEncoder, enc_layers=1), build(RNNEncoder)
     first, _, _ = one(src, src_len)
-    second = torch.nn.LSTM(6, 3, bidirectional=True, batch_first=True).double()
+    second = torch.nn.LSTM(6, 3, bidirectional=True, batch_first=True)
     second.load_state_dict({name.replace("l1", "l0"): w for name, w in two.rnn.state_dict().items() if "l1" in name})
     packed = torch.nn.utils.rnn.pack_padded_sequence(first * factors, src_len, batch_first=True)
     expected = torch.nn.utils.rnn.pad_packed_sequence(second(packed)[0], batch_first=True)[0]
@@ -130,10 +130,8 @@ def test_other_layers_run_stock(changes):
     assert_same(run(build(Encoder, **changes), src, src_len), run(build(RNNEncoder, **changes), src, src_len))
 
 
-def test_float32_and_mixed_precision():
+def test_other_precisions_run_stock():
     src, src_len = tokens([3, 5])
-    expected = run(build(Encoder), src, src_len)["memory"]
-    single = build(Encoder).float()
-    torch.testing.assert_close(single(src, src_len)[0].double(), expected, rtol=1e-4, atol=1e-5)
+    assert_same(run(build(Encoder).double(), src, src_len), run(build(RNNEncoder).double(), src, src_len))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.isfinite(single(src, src_len)[0]).all()
+        assert torch.isfinite(build(Encoder)(src, src_len)[0]).all()

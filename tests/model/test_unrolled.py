@@ -43,11 +43,11 @@ def test_dropout_where_stock_has_it(monkeypatch, layers, between, output):
 
     monkeypatch.setattr(decoder_module, "dropout_factors", record)
     found = everything(ours, inputs)
-    factors = torch.cat(drawn)  # (layers, hidden, tgt_len * batch)
-    assert factors.shape == (layers, 6, 5 * 4)
+    factors = torch.cat(drawn)
+    assert factors.shape == (layers, 6 * 5 * 4)
     if output > 0:
         assert (found["outputs"] == 0).any()
-    factors = factors.view(layers, 6, 5, 4).permute(2, 0, 3, 1)
+    factors = factors.view(layers, 5, 6, 4).permute(1, 0, 3, 2)
     stock.rnn.dropout = Replay([step[layer] for step in factors for layer in range(layers - 1)], between)
     stock.dropout = Replay([step[-1] for step in factors], output)
     assert_same(found, everything(stock, inputs, stock=True))
