@@ -15,8 +15,8 @@ With ``--corpus`` both sides train on real text instead, and ours goes on from t
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
+import io
+import multiprocessing
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -95,7 +95,7 @@ def real_batches(task: dict, prefix: str, count: int, device: torch.device) -> l
     return found
 
 
-def task_of(checkpoints: dict[float, dict]) -> dict:
+def task_of(checkpoints: list[dict]) -> dict:
     """Sizes and tokens of trained models, which have to be the same in all of them."""
     tasks = [
         {
@@ -104,7 +104,7 @@ def task_of(checkpoints: dict[float, dict]) -> dict:
             "batch": checkpoint["opt"].batch_size,
             "tokens": {side: checkpoint["vocab"][side] for side in ("src", "tgt")},
         }
-        for checkpoint in checkpoints.values()
+        for checkpoint in checkpoints
     ]
     if any(task != tasks[0] for task in tasks):
         sys.exit("training.py: the checkpoints differ in their sizes or vocabularies.")
@@ -182,60 +182,128 @@ class Side:
         return float(torch.stack(sizes)[target.ne(PAD)].float().mean())
 
 
+class Worker:
+    """A side in a process of its own, with what its training sets for a process; ours keeps the memory it freed."""
+
+    def __init__(
+        self, args: argparse.Namespace, task: dict, alpha: float | None, checkpoint: str | None = None
+    ) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=serve, args=(theirs, args, task, alpha, checkpoint), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def __call__(self, name: str, *arguments) -> object:
+        """The result of a function of :func:`serve`."""
+        self._pipe.send((name, arguments))
+        try:
+            return self._pipe.recv()
+        except EOFError:
+            sys.exit("training.py: a process ended early; what it said stands above.")
+
+    def close(self) -> None:
+        """End the process."""
+        self._pipe.close()
+        self._process.join()
+
+
+def serve(pipe, args: argparse.Namespace, task: dict, alpha: float | None, checkpoint: str | None) -> None:
+    """Do what the other end asks for, until it closes."""
+    device = set_up(args)
+    torch.set_flush_denormal(not args.keep_subnormals)  # before there are threads, which inherit it
+    if alpha is not None:
+        keep_memory()
+    side = Side(task, alpha, device, load(checkpoint) if checkpoint else None)
+    blocks: list[list] = []
+
+    def receive(packed: bytes) -> None:
+        loaded = torch.load(io.BytesIO(packed), device)
+        blocks.extend([[(batch, 0) for batch in block] for block in loaded])
+
+    def warm_up(steps: int) -> None:
+        for step in range(steps):
+            torch.manual_seed(2 + step)  # the same batches for all
+            side.train(batches_of({**task, "batch": max(1, task["batch"] // 4)}, 1, device))
+
+    functions = {
+        "receive": receive,
+        "warm_up": warm_up,
+        "train": lambda: side.train(blocks.pop(0)),
+        "support": lambda packed: side.support(torch.load(io.BytesIO(packed), device)[0][0]),
+        "peak_memory": lambda: peak_memory(side, task, device),
+    }
+    while True:
+        try:
+            name, arguments = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(functions[name](*arguments))
+
+
+def load(checkpoint: str) -> dict:
+    """A file of OpenNMT-py's."""
+    return torch.load(checkpoint, "cpu", weights_only=False)
+
+
+def pack(blocks: list[list]) -> bytes:
+    """Blocks of batches, to be sent."""
+    packed = io.BytesIO()
+    torch.save([[batch for batch, _ in block] for block in blocks], packed)
+    return packed.getvalue()
+
+
 def compare(
-    name: str, task: dict, args: argparse.Namespace, device: torch.device, checkpoints: dict[float, dict]
+    name: str, task: dict, args: argparse.Namespace, device: torch.device, checkpoints: dict[float, str]
 ) -> list[dict[str, object]]:
     """One row for each alpha: milliseconds of a step, words per second, and peak memory if asked for."""
-    sides = {"stock": Side(task, None, device)}
-    sides.update({f"{alpha:g}": Side(task, alpha, device, checkpoints.get(alpha)) for alpha in args.alphas})
-    for step in range(args.warm_up):
-        for side in sides.values():
-            if side.alpha != 1:  # softmax takes its time, whatever it has learned
-                torch.manual_seed(2 + step)  # the same batches for all
-                side.train(batches_of({**task, "batch": max(1, task["batch"] // 4)}, 1, device))
+    sides = {"stock": Worker(args, task, None)}
+    sides.update({f"{alpha:g}": Worker(args, task, alpha, checkpoints.get(alpha)) for alpha in args.alphas})
+    for side, worker in sides.items():
+        if side not in ("stock", "1"):  # softmax takes its time, whatever it has learned
+            worker("warm_up", args.warm_up)
     count = args.block * (args.repeats + 2)
-    batches = real_batches(task, args.corpus, count, device) if args.corpus else batches_of(task, count, device)
+    cpu = torch.device("cpu")
+    batches = real_batches(task, args.corpus, count, cpu) if args.corpus else batches_of(task, count, cpu)
     blocks = [batches[start : start + args.block] for start in range(0, count, args.block)]
     words = sum(int(batch["tgt"][:, 1:].ne(PAD).sum()) for batch, _ in batches) / count
-    turns = {side: iter(blocks) for side in sides}
-    times = alternate({s: lambda s=s: sides[s].train(next(turns[s])) for s in sides}, device, args.repeats)
-    memory = {side: peak_memory(task, side, args) for side in sides if args.memory}
+    for worker in sides.values():
+        worker("receive", pack(blocks))
+    times = alternate({side: lambda s=side: sides[s]("train") for side in sides}, device, args.repeats)
+    supports = {side: worker("support", pack(blocks[-1:])) for side, worker in sides.items() if side != "stock"}
+    for worker in sides.values():
+        worker.close()
+    memory = {}
+    for side in sides if args.memory else ():
+        worker = Worker(args, task, None if side == "stock" else float(side))
+        memory[side] = worker("peak_memory")
+        worker.close()
     rows = []
-    for side in list(sides)[1:]:
-        alpha = float(side)
+    for side, support in supports.items():
         ours, theirs = times[side] / args.block, times["stock"] / args.block
-        more = {"alpha": alpha, "words_per_second": words / ours, "words_per_second_stock": words / theirs}
-        more["support"] = sides[side].support(blocks[-1][0][0])
+        more = {"alpha": float(side), "words_per_second": words / ours, "words_per_second_stock": words / theirs}
+        more["support"] = support
         if side in memory:
             more |= {"peak_mib": memory[side], "peak_mib_stock": memory["stock"]}
-        goal = GOALS.get((name, alpha), 1.0)
-        what = f"{name}, alpha {side} (support {more['support']:.0f})"
+        goal = GOALS.get((name, float(side)), 1.0)
+        what = f"{name}, alpha {side} (support {support:.0f})"
         rows.append(row(what, "OpenNMT-py, softmax", goal, ours, theirs, **more))
     return rows
 
 
-def peak_memory(task: dict, side: str, args: argparse.Namespace) -> float:
-    """MiB that training needs beyond parameters, gradients and optimizer state, measured in a process of its own."""
-    command = [sys.executable, __file__, "--memory-of", json.dumps([task, side]), "--device", args.device]
-    done = subprocess.run([*command, "--threads", str(args.threads)], capture_output=True, text=True, check=True)
-    return float(done.stdout)
-
-
-def print_peak_memory(task: dict, name: str, device: torch.device) -> None:
-    """Print what five steps need more than one step on a tiny batch."""
-    side = Side(task, None if name == "stock" else float(name), device)
+def peak_memory(side: Side, task: dict, device: torch.device) -> float:
+    """MiB that five steps need more than one on a tiny batch, which has parameters, gradients and optimizer state."""
     side.train(batches_of({**task, "batch": 1, "lengths": (1, 1)}, 1, device))
     batches = batches_of(task, 5, device)
     if device.type == "cuda":
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         side.train(batches)
-        print((torch.cuda.max_memory_allocated() - before) / 2**20)
-        return
+        return (torch.cuda.max_memory_allocated() - before) / 2**20
     Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak begins anew, without what loading took
     before = resident("VmRSS")
     side.train(batches)
-    print(resident("VmHWM") - before)
+    return resident("VmHWM") - before
 
 
 def resident(name: str) -> float:
@@ -277,25 +345,17 @@ def main() -> int:
     )
     parser.add_argument("--memory", action="store_true", help="also peak memory, each in a process of its own")
     parser.add_argument("--profile", action="store_true", help="print a profile of the first task instead")
-    parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     args = parser.parse_args()
     device = set_up(args)
-    # As in our training, on both sides; before there are threads, which inherit it.
     torch.set_flush_denormal(not args.keep_subnormals)
-    keep_memory()
-    if args.memory_of:
-        print_peak_memory(*json.loads(args.memory_of), device)
-        return 0
     if bool(args.corpus) != bool(args.checkpoints):
         parser.error("--corpus and --checkpoints go together")
     if args.corpus and (args.warm_up or args.curve or args.memory or args.profile):
         parser.error("--corpus goes with none of --warm-up, --curve, --memory and --profile")
-    checkpoints = {}
-    for alpha, file in (given.split("=", 1) for given in args.checkpoints):
-        checkpoints[float(alpha)] = torch.load(file, "cpu", weights_only=False)
+    checkpoints = {float(alpha): file for alpha, file in (given.split("=", 1) for given in args.checkpoints)}
     if checkpoints:
         args.alphas = list(checkpoints)
-        tasks = {args.corpus: task_of(checkpoints)}
+        tasks = {args.corpus: task_of([load(file) for file in checkpoints.values()])}
     else:
         tasks = {name: QUICK if args.quick else TASKS[name] for name in args.task or TASKS}
     if args.profile:

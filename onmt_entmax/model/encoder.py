@@ -99,9 +99,8 @@ class _Layer(torch.autograd.Function):
         size, batch, tokens = w_hh[0].size(1), ragged.batch, x.size(0)
         threads, none = compiled.threads_for(size * batch), compiled.NONE[2]
         read = [x if d == 0 else x.index_select(0, mirrored) for d in directions]
-        gates, cells, squashed, previous = (
-            [compiled.Blocks.empty(features, ragged, x) for _ in directions]
-            for features in (4 * size, size, size, size)
+        gates, cells, previous = (
+            [compiled.Blocks.empty(features, ragged, x) for _ in directions] for features in (4 * size, size, size)
         )
         bias = [(first + second).detach().numpy() for first, second in zip(b_ih, b_hh)]
         first, state, last_cell = (x.new_zeros(len(directions), size, batch) for _ in range(3))
@@ -118,7 +117,7 @@ class _Layer(torch.autograd.Function):
                 if t > 0:  # the first state is zero, and so is its product
                     gate.addmm_(w_hh[d], previous[d].tensors[t])
                 compiled.cell_forward(
-                    *(threads, bias[d], gates[d].arrays[t], cells[d].arrays[t], squashed[d].arrays[t]),
+                    *(threads, bias[d], gates[d].arrays[t], cells[d].arrays[t]),
                     *(cells[d].arrays[t - 1] if t > 0 else np_first[d], np_state[d]),
                     *(none if last else previous[d].arrays[t + 1], 0, none, none),
                 )
@@ -128,7 +127,7 @@ class _Layer(torch.autograd.Function):
                     last_cell[d, :, ended:n] = cells[d].tensors[t][:, ended:]
             at += n
         ctx.compiled, ctx.ragged = compiled, ragged
-        buffers = (buffer.flat for part in (gates, cells, squashed, previous) for buffer in part)
+        buffers = (buffer.flat for part in (gates, cells, previous) for buffer in part)
         ctx.save_for_backward(mirrored, x, *w_ih, *w_hh, *buffers)
         return result, state.transpose(1, 2), last_cell.transpose(1, 2)
 
@@ -137,9 +136,9 @@ class _Layer(torch.autograd.Function):
     def backward(ctx, d_result, d_last_hidden, d_last_cell):
         compiled, ragged = ctx.compiled, ctx.ragged
         mirrored, x, *rest = ctx.saved_tensors
-        directions = range(len(rest) // 6)
-        w_ih, w_hh, *buffers = (rest[k * len(directions) : (k + 1) * len(directions)] for k in range(6))
-        gates, cells, squashed, previous = ([compiled.Blocks.of(flat, ragged) for flat in part] for part in buffers)
+        directions = range(len(rest) // 5)
+        w_ih, w_hh, *buffers = (rest[k * len(directions) : (k + 1) * len(directions)] for k in range(5))
+        gates, cells, previous = ([compiled.Blocks.of(flat, ragged) for flat in part] for part in buffers)
         size, batch = w_hh[0].size(1), ragged.batch
         threads, none = compiled.threads_for(size * batch), compiled.NONE[2]
         # Gradients of the output, of the state and of the cell; a sentence's wait until its last step.
@@ -160,7 +159,7 @@ class _Layer(torch.autograd.Function):
                 if np_d_result is not None:
                     compiled.to_columns(threads, np_d_result, d * size, index[d], at, n, np_d_out[d], size)
                 compiled.cell_backward(
-                    *(threads, gates[d].arrays[t], squashed[d].arrays[t]),
+                    *(threads, gates[d].arrays[t], cells[d].arrays[t]),
                     *(cells[d].arrays[t - 1] if t > 0 else np_first[d], np_d_out[d], 0, np_d_state[d], none),
                     *(np_d_cell[d], d_gates[d].arrays[t]),
                 )

@@ -5,7 +5,10 @@ Shapes are those of ``unrolled``; buffers are blocks, of each step one, until th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from onmt_entmax.model import compiled
@@ -27,9 +30,7 @@ class UnrollCompiled(torch.autograd.Function):
         threads = compiled.threads_for(size * batch)
         weight = [torch.cat([w_ih, w_hh], 1) for w_ih, w_hh, _, _ in cells]
         bias = [(b_ih + b_hh).detach().numpy() for _, _, b_ih, b_hh in cells]
-        gates, memories, squashed = (
-            [Blocks.empty(features, ragged, emb) for _ in range(layers)] for features in (4 * size, size, size)
-        )
+        gates, memories = ([Blocks.empty(n * size, ragged, emb) for _ in range(layers)] for n in (4, 1))
         inputs = [Blocks.empty(part.size(1), ragged, emb) for part in weight]
         attended = Blocks.empty(size, ragged, emb)  # the attentional output before dropout
         queries, probs = emb.new_zeros(steps, batch, size), emb.new_zeros(steps, batch, keys.size(1))
@@ -55,7 +56,7 @@ class UnrollCompiled(torch.autograd.Function):
             for i in range(layers):
                 torch.mm(weight[i], inputs[i].tensors[t], out=gates[i].tensors[t])
                 compiled.cell_forward(
-                    *(threads, bias[i], gates[i].arrays[t], memories[i].arrays[t], squashed[i].arrays[t]),
+                    *(threads, bias[i], gates[i].arrays[t], memories[i].arrays[t]),
                     *(memories[i].arrays[t - 1] if t > 0 else np_first[i], np_state[i]),
                     *(_NONE if last else inputs[i].arrays[t + 1], weight[i].size(1) - size),
                     *((inputs[i + 1].arrays[t], factors[i][t]) if i + 1 < layers else (_NONE, _NONE)),
@@ -78,7 +79,7 @@ class UnrollCompiled(torch.autograd.Function):
         ctx.plan = plan
         ctx.save_for_backward(
             *(keys, values, w_query, attended.flat, queries, probs, lengths, *first, *weight),
-            *(buffer.flat for buffers in (gates, inputs, memories, squashed) for buffer in buffers),
+            *(buffer.flat for buffers in (gates, inputs, memories) for buffer in buffers),
         )
         last_hidden = torch.stack([part.t() for part in state])
         return outputs, probs.transpose(0, 1).contiguous(), last_hidden, last_cell
@@ -89,9 +90,9 @@ class UnrollCompiled(torch.autograd.Function):
         plan = ctx.plan
         ragged, steps, batch, alpha = plan.ragged, plan.ragged.steps, plan.ragged.batch, float(plan.alpha)
         keys, values, w_query, attended, queries, probs, lengths, *rest = ctx.saved_tensors
-        layers = len(rest) // 6
-        first, weight, *buffers = (rest[k * layers : (k + 1) * layers] for k in range(6))
-        gates, inputs, memories, squashed = ([Blocks.of(flat, ragged) for flat in part] for part in buffers)
+        layers = len(rest) // 5
+        first, weight, *buffers = (rest[k * layers : (k + 1) * layers] for k in range(5))
+        gates, inputs, memories = ([Blocks.of(flat, ragged) for flat in part] for part in buffers)
         attended = Blocks.of(attended, ragged)
         size = queries.size(2)
         threads = compiled.threads_for(size * batch)
@@ -134,7 +135,7 @@ class UnrollCompiled(torch.autograd.Function):
             d_out, d_row, above, between = np_d_hidden, 0, _NONE, _NONE
             for i in range(layers - 1, -1, -1):
                 compiled.cell_backward(
-                    *(threads, gates[i].arrays[t], squashed[i].arrays[t]),
+                    *(threads, gates[i].arrays[t], memories[i].arrays[t]),
                     *(memories[i].arrays[t - 1] if t > 0 else np_first[i], d_out, d_row, above, between),
                     *(np_d_cell[i], d_gates[i].arrays[t]),
                 )
@@ -144,12 +145,19 @@ class UnrollCompiled(torch.autograd.Function):
 
         gradients = gradients_at_once(
             *(ragged, queries, probs, d_results, d_scores),
-            ((d_gate.columns(threads), read.columns(threads)) for d_gate, read in zip(d_gates, inputs)),
+            _columns_of(d_gates, inputs, threads),
             weight[0][:, : -2 * size] if ctx.needs_input_grad[1] else None,
         )
         d_hidden = torch.stack([part[size:].t() for part in d_read])
         d_cell = torch.stack([part.t() for part in d_cell])
         return None, *gradients.inputs, d_read[0][:size].t(), d_hidden, d_cell, *gradients.weights
+
+
+def _columns_of(d_gates: list[Blocks], inputs: list[Blocks], threads: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Both as columns, layer by layer, and each layer's blocks are given up before the next one's."""
+    while d_gates:
+        d_gate, read = d_gates.pop(0).columns(threads), inputs.pop(0).columns(threads)
+        yield d_gate, read
 
 
 def _factors(plan, layers: int) -> list[list]:

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onmt_entmax.entmax import entmax
-from onmt_entmax.model import compiled, kernels, threads
+from onmt_entmax.model import compiled, kernels
 from onmt_entmax.model.attention import SourceMask
+from onmt_entmax.model.compiled import attention, threads
 from onmt_entmax.model.encoder import Encoder
 from onmt_entmax.model.ragged import Ragged
 from onmt_entmax.model.unrolled import Plan, _Unroll, unroll
@@ -32,17 +33,17 @@ def gates_of(*values):
     """Activations of gates that are ``values`` before them: one LSTM unit's four gates for each sentence."""
     gates = np.array(values, np.float32).reshape(4, -1)
     n = gates.shape[1]
-    cells, squashed, out = (np.empty((1, n), np.float32) for _ in range(3))
+    cells, out = (np.empty((1, n), np.float32) for _ in range(2))
     before, read, shift = np.zeros((1, n), np.float32), np.empty((1, n), np.float32), np.zeros(4, np.float32)
-    compiled.cell_forward(1, shift, gates, cells, squashed, before, out, read, 0, NONE, NONE)
+    compiled.cell_forward(1, shift, gates, cells, before, out, read, 0, NONE, NONE)
     assert np.array_equal(read, out, equal_nan=True)
-    return gates, cells, squashed, out
+    return gates, cells, out
 
 
 def test_sigmoid_and_tanh_to_the_last_bits():
     x = np.concatenate([np.linspace(-100, 100, 20001), np.linspace(-1, 1, 20001), [-1e30, 1e30, -np.inf, np.inf]])
     x = x.astype(np.float32)
-    gates, _, _, _ = gates_of(x, x, x, x)
+    gates, _, _ = gates_of(x, x, x, x)
     exact = torch.from_numpy(x.astype(np.float64))
     for row, expected in ((0, exact.sigmoid()), (2, exact.tanh())):
         assert np.abs(gates[row] - expected.numpy()).max() < 3e-7
@@ -55,7 +56,7 @@ def test_sigmoid_and_tanh_to_the_last_bits():
 def test_nan_is_not_swallowed(place):
     values = [0.0, 0.0, 0.0, 0.0]
     values[place] = float("nan")
-    assert np.isnan(gates_of(*values)[3]).all()
+    assert np.isnan(gates_of(*values)[2]).all()
 
 
 scores = st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=40)
@@ -66,7 +67,7 @@ scores = st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=40)
 def test_mapping_of_any_scores(scores, alpha):
     row = np.array(scores, np.float32)
     probs = np.full_like(row, 7)
-    compiled._map(row, alpha, probs)
+    attention._map(row, alpha, probs)
     expected = entmax(torch.from_numpy(row).double(), alpha).numpy()
     np.testing.assert_allclose(probs, expected, atol=2e-6)
     assert abs(probs.sum(dtype=np.float64) - 1) < 1e-6
@@ -79,10 +80,10 @@ def test_mapping_of_hard_rows(alpha):
     for row in (np.zeros(500), -np.cumsum(0.6 ** np.arange(60)), -np.arange(300) / 299):
         row = row.astype(np.float32)
         probs = np.empty_like(row)
-        compiled._map(row, alpha, probs)
+        attention._map(row, alpha, probs)
         np.testing.assert_allclose(probs, entmax(torch.from_numpy(row).double(), alpha).numpy(), atol=2e-6)
     row = np.array([0.0, np.nan, 1.0], np.float32)
-    compiled._map(row, alpha, row[:])
+    attention._map(row, alpha, row[:])
     assert np.isnan(row).all()
 
 
