@@ -212,7 +212,7 @@ def serve(pipe, args: argparse.Namespace, task: dict, alpha: float | None, check
     """Do what the other end asks for, until it closes."""
     device = set_up(args)
     torch.set_flush_denormal(not args.keep_subnormals)  # before there are threads, which inherit it
-    if alpha is not None:
+    if alpha is not None or args.keep_memory:
         keep_memory()
     side = Side(task, alpha, device, load(checkpoint) if checkpoint else None)
     blocks: list[list] = []
@@ -343,6 +343,7 @@ def main() -> int:
     parser.add_argument(
         "--keep-subnormals", action="store_true", help="compute with them, on both sides (default: zero on both)"
     )
+    parser.add_argument("--keep-memory", action="store_true", help="keep freed memory on OpenNMT-py's side, too")
     parser.add_argument("--memory", action="store_true", help="also peak memory, each in a process of its own")
     parser.add_argument("--profile", action="store_true", help="print a profile of the first task instead")
     args = parser.parse_args()

@@ -23,6 +23,8 @@ from tests.model.helpers import embeddings, options
 
 ALPHAS = [1.0, 1.1, 1.33, 1.5, 1.75, 2.0]
 NONE = compiled.NONE[2]
+needs_threads = pytest.mark.skipif(not threads._found(), reason="PyTorch's OpenMP library was not found")
+several = pytest.param(2, marks=needs_threads)
 
 
 def normal(*size, seed=0):
@@ -87,7 +89,7 @@ def test_mapping_of_hard_rows(alpha):
     assert np.isnan(row).all()
 
 
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("count", [1, several])
 def test_transposed(count):
     matrix = normal(37, 50)
     assert torch.equal(compiled.transposed(count, matrix), matrix.t())
@@ -147,6 +149,7 @@ def test_unrolled_without_one_thing(changes):
     assert_equal(case.run(UnrollCompiled.apply, torch.float32), case.run(_Unroll.apply, torch.float64))
 
 
+@needs_threads
 @pytest.mark.parametrize("count", [2, 3, 40])
 def test_threads_compute_what_one_does(monkeypatch, count):
     """Bit for bit, since no sum is split; also with more threads than units and sentences."""
@@ -171,10 +174,9 @@ def test_without_the_library_one_thread_does_everything(monkeypatch):
         threads._found.cache_clear()
 
 
+@needs_threads
 def test_arrays_of_another_layout_are_refused():
     """A task reads its arguments from memory; one of another type would be read wrongly."""
-    if not threads._found():
-        pytest.skip("one thread")
     flat, rows, columns = np.zeros(8, np.float32), np.array([2, 2]), np.zeros((2, 4), np.float32)
     compiled.join(2, flat, rows, columns)
     for wrong in (np.zeros((4, 2), np.float32).T, columns.astype(np.float64), np.zeros(8, np.float32)):
@@ -221,7 +223,7 @@ def test_who_gets_the_compiled_steps(monkeypatch):
 
 @pytest.mark.parametrize("brnn", [True, False])
 @pytest.mark.parametrize("lengths", [[7, 7, 5, 3, 1], [3, 7, 1, 5, 7], [4, 4, 4, 4, 4]])
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("count", [1, several])
 def test_encoder_equals_operations(monkeypatch, brnn, lengths, count):
     monkeypatch.setattr(compiled, "threads_for", lambda numbers: count)
     results = []

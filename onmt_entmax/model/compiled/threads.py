@@ -109,6 +109,8 @@ class Shared:
 
     @functools.cached_property
     def _on_threads(self) -> Callable:
+        if not _found():
+            raise RuntimeError("PyTorch's OpenMP library was not found, so that compiled code runs on one thread only")
         # For this signature only: arrays of another layout must be refused, as the task would read them wrongly.
         launch = jit(_launch, types.void(types.intp, types.uint32, self._kind))
         task = functools.partial(numba.cfunc, types.void(types.intp), **OPTIONS)
