@@ -226,10 +226,15 @@ def serve(pipe, args: argparse.Namespace, task: dict, alpha: float | None, check
             torch.manual_seed(2 + step)  # the same batches for all
             side.train(batches_of({**task, "batch": max(1, task["batch"] // 4)}, 1, device))
 
+    def train() -> None:
+        side.train(blocks.pop(0))
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)  # here, since the other process can't wait for this one's work
+
     functions = {
         "receive": receive,
         "warm_up": warm_up,
-        "train": lambda: side.train(blocks.pop(0)),
+        "train": train,
         "support": lambda packed: side.support(torch.load(io.BytesIO(packed), device)[0][0]),
         "peak_memory": lambda: peak_memory(side, task, device),
     }
@@ -253,9 +258,7 @@ def pack(blocks: list[list]) -> bytes:
     return packed.getvalue()
 
 
-def compare(
-    name: str, task: dict, args: argparse.Namespace, device: torch.device, checkpoints: dict[float, str]
-) -> list[dict[str, object]]:
+def compare(name: str, task: dict, args: argparse.Namespace, checkpoints: dict[float, str]) -> list[dict[str, object]]:
     """One row for each alpha: milliseconds of a step, words per second, and peak memory if asked for."""
     sides = {"stock": Worker(args, task, None)}
     sides.update({f"{alpha:g}": Worker(args, task, alpha, checkpoints.get(alpha)) for alpha in args.alphas})
@@ -269,7 +272,7 @@ def compare(
     words = sum(int(batch["tgt"][:, 1:].ne(PAD).sum()) for batch, _ in batches) / count
     for worker in sides.values():
         worker("receive", pack(blocks))
-    times = alternate({side: lambda s=side: sides[s]("train") for side in sides}, device, args.repeats)
+    times = alternate({side: lambda s=side: sides[s]("train") for side in sides}, cpu, args.repeats)
     supports = {side: worker("support", pack(blocks[-1:])) for side, worker in sides.items() if side != "stock"}
     for worker in sides.values():
         worker.close()
@@ -366,7 +369,7 @@ def main() -> int:
     for name, task in tasks.items():
         for change in CURVES[args.curve] if args.curve else [{}]:
             values = ", ".join(f"{key} {value}" for key, value in change.items())
-            found = compare(f"{name}, {values}" if change else name, {**task, **change}, args, device, checkpoints)
+            found = compare(f"{name}, {values}" if change else name, {**task, **change}, args, checkpoints)
             rows += [{**line, "at": change} for line in found] if change else found
     report(rows, args, "training")
     return 0
