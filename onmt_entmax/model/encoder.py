@@ -105,8 +105,6 @@ class _Layer(torch.autograd.Function):
         bias = [(first + second).detach().numpy() for first, second in zip(b_ih, b_hh)]
         first, state, last_cell = (x.new_zeros(len(directions), size, batch) for _ in range(3))
         np_first, np_state = first.numpy(), state.numpy()
-        for part in previous:
-            part.tensors[0].zero_()
         result = x.new_empty(tokens, len(directions) * size)
         index, np_result, at = _index(mirrored), result.numpy(), 0
         for t, n in enumerate(ragged.rows):

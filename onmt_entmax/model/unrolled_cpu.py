@@ -154,10 +154,9 @@ class UnrollCompiled(torch.autograd.Function):
 
 
 def _columns_of(d_gates: list[Blocks], inputs: list[Blocks], threads: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Both as columns, layer by layer, and each layer's blocks are given up before the next one's."""
-    while d_gates:
-        d_gate, read = d_gates.pop(0).columns(threads), inputs.pop(0).columns(threads)
-        yield d_gate, read
+    """Both as columns, layer by layer; the blocks of ``d_gates`` are given up on the way."""
+    for read in inputs:
+        yield d_gates.pop(0).columns(threads), read.columns(threads)
 
 
 def _factors(plan, layers: int) -> list[list]:

@@ -160,7 +160,7 @@ def test_threads_compute_what_one_does(monkeypatch, count):
 
 def test_only_large_steps_are_shared(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
-    found = [compiled.threads_for(count * threads.GRAIN) for count in (0.5, 1, 2, 3.5, 4, 100)]
+    found = [compiled.threads_for(int(count * threads.GRAIN)) for count in (0.5, 1, 2, 3.5, 4, 100)]
     assert found == ([1, 1, 2, 3, 4, 4] if threads._found() else [1] * 6)
 
 

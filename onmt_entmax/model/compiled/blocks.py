@@ -38,8 +38,8 @@ class Blocks(NamedTuple):
 
     def columns(self, threads: int) -> Tensor:
         """A copy ``(features, N)``."""
-        found = self.flat.new_empty(self.tensors[0].size(0), sum(part.size(1) for part in self.tensors))
         rows = np.array([part.size(1) for part in self.tensors])
+        found = self.flat.new_empty(self.tensors[0].size(0), int(rows.sum()))
         join(threads, self.flat.numpy(), rows, found.numpy())
         return found
 

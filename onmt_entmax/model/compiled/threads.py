@@ -46,7 +46,7 @@ def _found() -> bool:
 
 def threads_for(numbers: int) -> int:
     """How many threads should share a step of H units and B sentences, ``numbers`` in all."""
-    wanted = min(torch.get_num_threads(), int(numbers // GRAIN))
+    wanted = min(torch.get_num_threads(), numbers // GRAIN)
     return wanted if wanted > 1 and _found() else 1
 
 
