@@ -7,8 +7,10 @@ batches were used: one bucket is made again, and not the whole run so far.
 
 from __future__ import annotations
 
+import atexit
 import copy
 import random
+import threading
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +24,7 @@ from onmt.inputters.text_corpus import ParallelCorpus, build_corpora_iters, get_
 from onmt.transforms import make_transforms
 from onmt.utils.logging import init_logger
 from onmt.utils.misc import RandomShuffler
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, get_worker_info
 
 import onmt_entmax
 from onmt_entmax.training import random_state
@@ -94,6 +96,8 @@ class PositionedDataset(DynamicDatasetIter):
 
     def _init_datasets(self, worker_id: int) -> None:
         onmt_entmax.register()  # a worker process may have imported OpenNMT-py without us
+        if get_worker_info() is not None:
+            atexit.register(_wait_for_sender)
         workers = max(self.num_workers, 1)
         self.worker = (worker_id + self.first_worker) % workers
         iterables = build_corpora_iters(
@@ -147,6 +151,17 @@ class PositionedDataset(DynamicDatasetIter):
                 news = self.bucket_start if told is not self.bucket_start else None
                 told = self.bucket_start
                 yield batch, bucket, self.worker, self.used, news
+
+
+def _wait_for_sender(seconds: float = 1.0) -> None:
+    """Give the thread that sends an ending worker's batches time to end.
+
+    PyTorch does not wait for it; one that is in C++ code while Python goes down aborts the process, which the process
+    that trains takes for a failure.
+    """
+    for thread in threading.enumerate():
+        if thread.name == "QueueFeederThread":
+            thread.join(seconds)
 
 
 def _log_passes(passes: dict[str, int]) -> None:

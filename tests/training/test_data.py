@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import random
+import subprocess
+import sys
 from argparse import Namespace
 
 import numpy as np
@@ -180,6 +182,28 @@ def test_real_worker_process(folder):
     expected = take(stream, 4)
     del stream
     assert take(iter(build(opt, resumed, pretend=False)), 4) == expected
+
+
+def test_ending_worker_waits_for_the_thread_that_sends(tmp_path):
+    # the queue is left as PyTorch's workers leave theirs, with something that takes a while to pickle
+    script = """
+import atexit, multiprocessing, sys, time
+from onmt_entmax.plugin.training_data import _wait_for_sender
+
+class Slow:
+    def __reduce__(self):
+        time.sleep(0.2)
+        open(sys.argv[1], "w").close()
+        return int, ()
+
+atexit.register(_wait_for_sender, 20.0)
+queue = multiprocessing.Queue()
+queue.put(Slow())
+queue.cancel_join_thread()
+queue.close()
+"""
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "sent")], check=True)
+    assert (tmp_path / "sent").exists()
 
 
 def test_changed_data_starts_from_the_beginning_and_says_so(folder):
