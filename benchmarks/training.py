@@ -295,8 +295,9 @@ def compare(name: str, task: dict, args: argparse.Namespace, checkpoints: dict[f
 
 
 def peak_memory(side: Side, task: dict, device: torch.device) -> float:
-    """MiB that five steps need more than one on a tiny batch, which has parameters, gradients and optimizer state."""
-    side.train(batches_of({**task, "batch": 1, "lengths": (1, 1)}, 1, device))
+    """MiB that five steps need more than two on single words, which leave parameters, gradients, optimizer state."""
+    side.train(batches_of({**task, "lengths": (1, 1)}, 2, device))
+    torch.manual_seed(1)  # the same batches for all sides, whatever their dropout has drawn
     batches = batches_of(task, 5, device)
     if device.type == "cuda":
         before = torch.cuda.memory_allocated()

@@ -207,29 +207,28 @@ def multiply_densely(dense, wanted, residual, hidden, weight, bias, rows, dtype)
         dense[2] = summed if dense[2] is None else dense[2].add_(summed)
 
 
-def add_sparse_products(grads, wanted, sparse, hidden, weight, bias, grad, smoothing) -> None:
-    """Add to the gradients those of the blocks kept as non-zeros ``(rows, cols, values)``, ordered by row."""
+def sparse_products(wanted, sparse, hidden, weight, grad, smoothing) -> list[Optional[Tensor]]:
+    """Gradients of hidden states, weight and bias by the blocks kept as non-zeros ``(rows, cols, values)``, by row."""
     rows, cols, values = sparse
     n, vocab = hidden.shape[0], weight.shape[0]
     values = values * grad
     mine = torch.zeros(n, 1, dtype=values.dtype).index_fill_(0, rows, 1).mul_(grad * (smoothing / vocab))  # (n, 1)
+    grads: list[Optional[Tensor]] = [None] * 3
     if wanted[0]:
-        part = _bags(rows, cols, values, weight, n)
+        grads[0] = _bags(rows, cols, values, weight, n)
         if smoothing > 0:
-            part.addmm_(mine, weight.sum(0, keepdim=True), alpha=-1)
-        grads[0] = part if grads[0] is None else grads[0].add_(part)
+            grads[0].addmm_(mine, weight.sum(0, keepdim=True), alpha=-1)
     if wanted[1]:
         cols, order = cols.sort()
-        part = _bags(cols, rows[order], values[order], hidden, vocab)
+        rows, values = rows[order], values[order]
+        grads[1] = _bags(cols, rows, values, hidden, vocab)
         if smoothing > 0:
-            part.sub_(mine.t() @ hidden)
-        grads[1] = part if grads[1] is None else grads[1].add_(part)
-        values = values[order]
+            grads[1].sub_(mine.t() @ hidden)
     if wanted[2]:
-        part = values.new_zeros(vocab).index_add_(0, cols, values)
+        grads[2] = values.new_zeros(vocab).index_add_(0, cols, values)
         if smoothing > 0:
-            part.sub_(mine.sum())
-        grads[2] = part if grads[2] is None else grads[2].add_(part)
+            grads[2].sub_(mine.sum())
+    return grads
 
 
 def _bags(bags: Tensor, index: Tensor, values: Tensor, matrix: Tensor, count: int) -> Tensor:

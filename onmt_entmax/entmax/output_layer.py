@@ -20,10 +20,10 @@ from onmt_entmax.entmax.output_blocks import (
     BLOCK_SHARE,
     Gradient,
     Totals,
-    add_sparse_products,
     multiply_densely,
     solve_at_once,
     solve_in_blocks,
+    sparse_products,
 )
 from onmt_entmax.entmax.thresholds import may_look
 
@@ -90,13 +90,24 @@ class _LinearEntmaxLoss(torch.autograd.Function):
             grad = grad * ctx.scale
         dense, sparse = rest[:3], rest[3:]
         wanted = ctx.needs_input_grad[:3]
-        grads = [None if g is None else g * grad for g in dense]
+        grads = [None] * 3
         if sparse:
-            add_sparse_products(grads, wanted, sparse, hidden, weight, bias, grad, ctx.smoothing)
+            grads = sparse_products(wanted, sparse, hidden, weight, grad, ctx.smoothing)
         for i, (like, want) in enumerate(zip((hidden, weight, bias), wanted)):
+            if dense[i] is not None:
+                grads[i] = _scaled(dense[i], grad, grads[i])
             if want:
                 grads[i] = torch.zeros_like(like) if grads[i] is None else grads[i].to(like.dtype)
         return (*grads, None, None, None, None, None)
+
+
+def _scaled(dense: Tensor, grad: Tensor, sparse: Tensor | None) -> Tensor:
+    """``dense * grad + sparse``, in the place of ``sparse`` where it can be: for a weight each is large."""
+    if sparse is None:
+        return dense * grad
+    if dense.dtype == grad.dtype == sparse.dtype:
+        return sparse.addcmul_(dense, grad)
+    return (dense * grad).add_(sparse)
 
 
 def _autocast_dtype(device: str) -> torch.dtype | None:

@@ -15,7 +15,7 @@ from onmt.encoders.rnn_encoder import RNNEncoder
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from onmt_entmax.model.kernels import Dropout, compiled_for, dropout_factors
+from onmt_entmax.model.kernels import Dropout, compiled_for, dropout_factors, ours_to_change
 from onmt_entmax.model.ragged import Ragged
 
 
@@ -135,8 +135,9 @@ class _Layer(torch.autograd.Function):
         compiled, ragged = ctx.compiled, ctx.ragged
         mirrored, x, *rest = ctx.saved_tensors
         directions = range(len(rest) // 5)
-        w_ih, w_hh, *buffers = (rest[k * len(directions) : (k + 1) * len(directions)] for k in range(5))
-        gates, cells, previous = ([compiled.Blocks.of(flat, ragged) for flat in part] for part in buffers)
+        w_ih, w_hh, gates, *buffers = (rest[k * len(directions) : (k + 1) * len(directions)] for k in range(5))
+        d_gates = [compiled.Blocks.of(flat, ragged) for flat in ours_to_change(gates)]
+        cells, previous = ([compiled.Blocks.of(flat, ragged) for flat in part] for part in buffers)
         size, batch = w_hh[0].size(1), ragged.batch
         threads, none = compiled.threads_for(size * batch), compiled.NONE[2]
         # Gradients of the output, of the state and of the cell; a sentence's wait until its last step.
@@ -145,8 +146,9 @@ class _Layer(torch.autograd.Function):
             d_state.copy_(d_last_hidden.transpose(1, 2))
         if d_last_cell is not None:
             d_cell.copy_(d_last_cell.transpose(1, 2))
-        d_gates = [compiled.Blocks.empty(4 * size, ragged, x) for _ in directions]
-        back = [compiled.transposed(threads, part) for part in w_hh]
+        back = [x.new_empty(size, 4 * size) for _ in directions]
+        for part, own in zip(back, w_hh):
+            compiled.transpose(threads, own, 0, part)
         np_d_result = None if d_result is None else d_result.contiguous().numpy()
         np_d_out, np_d_state, np_d_cell, np_first = (part.numpy() for part in (d_out, d_state, d_cell, first))
         index, at = _index(mirrored), x.size(0)
@@ -157,9 +159,9 @@ class _Layer(torch.autograd.Function):
                 if np_d_result is not None:
                     compiled.to_columns(threads, np_d_result, d * size, index[d], at, n, np_d_out[d], size)
                 compiled.cell_backward(
-                    *(threads, gates[d].arrays[t], cells[d].arrays[t]),
+                    *(threads, d_gates[d].arrays[t], cells[d].arrays[t]),
                     *(cells[d].arrays[t - 1] if t > 0 else np_first[d], np_d_out[d], 0, np_d_state[d], none),
-                    *(np_d_cell[d], d_gates[d].arrays[t]),
+                    np_d_cell[d],
                 )
                 if t > 0:
                     torch.mm(back[d], d_gates[d].tensors[t], out=d_state[d][:, :n])

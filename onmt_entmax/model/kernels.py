@@ -8,6 +8,7 @@ little more than half the time that 64 rows and the transposed weight take. Stri
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from types import ModuleType
 
 import torch
@@ -31,6 +32,15 @@ def _compiled() -> ModuleType | None:
         logger.info("numba is not installed, so that training on a CPU takes longer: pip install numba")
         return None
     return compiled
+
+
+def ours_to_change(saved: Sequence[Tensor]) -> Sequence[Tensor]:
+    """What a backward pass may change of the tensors that were saved for it: copies, if it may run once more.
+
+    That is with ``retain_graph``, and before PyTorch 2.5, which does not tell.
+    """
+    keeps = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
+    return [tensor.clone() for tensor in saved] if keeps is None or keeps() else saved
 
 
 def tanh(x: Tensor, out: Tensor) -> Tensor:

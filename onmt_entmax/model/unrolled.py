@@ -18,6 +18,8 @@ padding.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
+from itertools import starmap
 from typing import NamedTuple
 
 import torch
@@ -29,7 +31,7 @@ from onmt_entmax.model.attention import SourceMask, solver_for
 from onmt_entmax.model.kernels import cell_backward, cell_forward, cell_slopes, compiled_for, tanh
 from onmt_entmax.model.ragged import Ragged
 
-BLOCK_ROWS = 400  # of a large product
+BLOCK_ROWS = 400  # of a large product on a CPU, which takes a fifth less time than at once
 
 
 class Plan(NamedTuple):
@@ -131,8 +133,8 @@ class _Unroll(torch.autograd.Function):
 
         ctx.plan = plan
         ctx.save_for_backward(
-            *(keys, values, w_query, attended, queries, probs),
-            *(*first, *weight, *gates, *inputs, *memories, *squashed),
+            *(keys, values, w_query, attended, queries, probs, *weights[::4], *weights[1::4]),
+            *(*first, *gates, *inputs, *memories, *squashed),
         )
         last_hidden, last_cell = (torch.stack([part.t() for part in parts]) for parts in (state, last_cell))
         return outputs.transpose(0, 1).contiguous(), probs.transpose(0, 1).contiguous(), last_hidden, last_cell
@@ -143,8 +145,8 @@ class _Unroll(torch.autograd.Function):
         plan = ctx.plan
         ragged, steps = plan.ragged, plan.ragged.steps
         keys, values, w_query, attended, queries, probs, *rest = ctx.saved_tensors
-        layers = len(rest) // 6
-        first, weight, gates, inputs, memories, squashed = (rest[k * layers : (k + 1) * layers] for k in range(6))
+        layers = len(rest) // 7
+        w_ih, w_hh, first, gates, inputs, memories, squashed = (rest[k * layers : (k + 1) * layers] for k in range(7))
         size = attended.size(0)
         values_t = values.transpose(1, 2)
         empty = None if plan.mask.not_empty is None else ~plan.mask.not_empty.unsqueeze(1)
@@ -164,7 +166,7 @@ class _Unroll(torch.autograd.Function):
             d_outputs = ragged.split(ragged.pack(d_outputs).t().clone(memory_format=torch.contiguous_format))
 
         # copied, as products with a transposed view take a fifth more, at every step
-        recurrent = [part[:, -2 * size :].t().contiguous() for part in weight]
+        recurrent = [torch.cat([read[:, -size:], own], 1).t().contiguous() for read, own in zip(w_ih, w_hh)]
         forget = [gate.narrow(0, size, size) for gate in gates]
         at = _by_step(ragged, d_gates, opened, forget, memories)
         dropped = None if plan.dropout is None else [ragged.blocks(factors) for factors in plan.dropout]
@@ -198,9 +200,10 @@ class _Unroll(torch.autograd.Function):
                 else:
                     d_hidden = torch.addcmul(d_state[i - 1][:, :n], d_below, dropped[i - 1][t])
 
+        w_emb = w_ih[0][:, :-size] if ctx.needs_input_grad[1] else None
         gradients = gradients_at_once(
-            *(ragged, queries, probs, d_results, d_scores, zip(d_gates, inputs)),
-            weight[0][:, : -2 * size] if ctx.needs_input_grad[1] else None,
+            *(ragged, queries, probs, d_results, d_scores),
+            [(_pieces(d_gates[i]), inputs[i], w_emb if i == 0 else None) for i in reversed(range(layers))],
         )
         d_hidden, d_cell = (torch.stack([part.t() for part in parts]) for parts in (d_state, d_cell))
         return None, *gradients.inputs, d_feed.t(), d_hidden, d_cell, *gradients.weights
@@ -219,39 +222,53 @@ def gradients_at_once(
     probs: Tensor,
     d_results: Tensor,
     d_scores: Tensor,
-    layers: Iterable[tuple[Tensor, Tensor]],
-    w_emb: Tensor | None,
+    layers: Iterable[tuple[Iterable[Tensor], Tensor, Tensor | None]],
 ) -> Gradients:
     """What is one product over all steps, once the gradients of all activations are there.
 
     Args:
         queries, d_results: ``(T, B, H)``.
         probs, d_scores: ``(T, B, S)``.
-        layers: of each the gradient of the gates and what it read, ``(features, N)``.
-        w_emb: the embedding's part of the first layer's weight, ``(4H, E)``; None: no gradient of embeddings is wanted.
+        layers: from the last to the first what :func:`_gradients_of_layer` takes; asked for one after the other, so
+            that copies for one layer need not be there with those for the next.
     """
     size = queries.size(2)
     d_keys = torch.bmm(d_scores.permute(1, 2, 0), queries.transpose(0, 1))
     d_values = torch.bmm(probs.permute(1, 2, 0), d_results.transpose(0, 1))
     d_w_query = d_results.view(-1, size).t() @ queries.view(-1, size)
-    d_emb, d_weights = None, []
-    for i, (d_gate, read) in enumerate(layers):
-        if i == 0 and w_emb is not None:
-            d_emb = ragged.unpack(d_gate.t() @ w_emb)
-        product, d_bias = _large_product(d_gate, read.t()), d_gate.sum(1)
-        d_weights += [product[:, :-size], product[:, -size:], d_bias, d_bias]
-    return Gradients((d_emb, d_keys, d_values, d_w_query), d_weights)
+    d_embs, d_weights = zip(*starmap(partial(_gradients_of_layer, size), layers))
+    d_emb = None if d_embs[-1] is None else ragged.unpack(d_embs[-1])
+    return Gradients((d_emb, d_keys, d_values, d_w_query), [tensor for four in reversed(d_weights) for tensor in four])
 
 
-def _large_product(left: Tensor, right: Tensor) -> Tensor:
-    """Their product; on a CPU a few hundred rows at a time if it is large, which saves a fifth and more of the time."""
-    size = left.size(0) * right.size(1)
-    if left.device.type != "cpu" or size <= 1 << 20:
-        return left @ right
-    product = left.new_empty(left.size(0), right.size(1))
-    for rows, out in zip(left.split(BLOCK_ROWS), product.split(BLOCK_ROWS)):
-        torch.mm(rows, right, out=out)
-    return product
+def _gradients_of_layer(
+    size: int, pieces: Iterable[Tensor], read: Tensor, w_emb: Tensor | None
+) -> tuple[Tensor | None, list[Tensor]]:
+    """Gradients of the embeddings ``(N, E)`` and of a layer's four tensors.
+
+    Args:
+        size: H.
+        pieces: the gradient of the gates, ``(4H, N)``, some rows at a time.
+        read: what the layer read, ``(features, N)``.
+        w_emb: the embedding's part of the layer's weight, ``(4H, E)``; None: no gradient of embeddings is wanted.
+    """
+    below, own = read[:-size].t(), read[-size:].t()
+    d_w_ih, d_w_hh, d_bias = (read.new_empty(4 * size, *rest) for rest in ([below.size(1)], [size], []))
+    d_emb = None if w_emb is None else read.new_zeros(read.size(1), w_emb.size(1))
+    start = 0
+    for piece in pieces:
+        rows = slice(start, start + piece.size(0))
+        torch.mm(piece, below, out=d_w_ih[rows])
+        torch.mm(piece, own, out=d_w_hh[rows])
+        torch.sum(piece, 1, out=d_bias[rows])
+        if d_emb is not None:
+            d_emb.addmm_(piece.t(), w_emb[rows])
+        start = rows.stop
+    return d_emb, [d_w_ih, d_w_hh, d_bias, d_bias]
+
+
+def _pieces(d_gate: Tensor) -> Sequence[Tensor]:
+    return d_gate.split(BLOCK_ROWS) if d_gate.device.type == "cpu" else (d_gate,)
 
 
 def _by_step(ragged: Ragged, *buffers: Sequence[Tensor]) -> list[list[tuple[Tensor, ...]]]:

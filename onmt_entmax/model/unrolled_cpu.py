@@ -13,7 +13,8 @@ from torch.autograd.function import once_differentiable
 
 from onmt_entmax.model import compiled
 from onmt_entmax.model.compiled import Blocks
-from onmt_entmax.model.unrolled import gradients_at_once
+from onmt_entmax.model.kernels import ours_to_change
+from onmt_entmax.model.unrolled import BLOCK_ROWS, gradients_at_once
 
 _NONE = compiled.NONE[2]
 
@@ -78,7 +79,7 @@ class UnrollCompiled(torch.autograd.Function):
 
         ctx.plan = plan
         ctx.save_for_backward(
-            *(keys, values, w_query, attended.flat, queries, probs, lengths, *first, *weight),
+            *(keys, values, w_query, attended.flat, queries, probs, lengths, *weights[::4], *weights[1::4], *first),
             *(buffer.flat for buffers in (gates, inputs, memories) for buffer in buffers),
         )
         last_hidden = torch.stack([part.t() for part in state])
@@ -90,14 +91,14 @@ class UnrollCompiled(torch.autograd.Function):
         plan = ctx.plan
         ragged, steps, batch, alpha = plan.ragged, plan.ragged.steps, plan.ragged.batch, float(plan.alpha)
         keys, values, w_query, attended, queries, probs, lengths, *rest = ctx.saved_tensors
-        layers = len(rest) // 5
-        first, weight, *buffers = (rest[k * layers : (k + 1) * layers] for k in range(5))
-        gates, inputs, memories = ([Blocks.of(flat, ragged) for flat in part] for part in buffers)
+        layers = len(rest) // 6
+        w_ih, w_hh, first, gates, *buffers = (rest[k * layers : (k + 1) * layers] for k in range(6))
+        d_gates = [Blocks.of(flat, ragged) for flat in ours_to_change(gates)]  # each step's when it had its turn
+        inputs, memories = ([Blocks.of(flat, ragged) for flat in part] for part in buffers)
         attended = Blocks.of(attended, ragged)
         size = queries.size(2)
         threads = compiled.threads_for(size * batch)
 
-        d_gates = [Blocks.empty(4 * size, ragged, queries) for _ in range(layers)]
         d_results, d_scores = torch.zeros_like(queries), torch.zeros_like(probs)
         result_of, hidden_of = (compiled.room(size, batch, queries) for _ in range(2))
         # By layer: the gradient of what a step reads from below, and of its own state, (2H, B); that of its cell.
@@ -110,8 +111,12 @@ class UnrollCompiled(torch.autograd.Function):
             if d_last_cell is not None:
                 d_cell[i].copy_(d_last_cell[i].t())
         # copied, as products with a transposed view take a fifth more, at every step
-        recurrent = [compiled.transposed(threads, part, part.size(1) - 2 * size) for part in weight]
-        w_query_t = compiled.transposed(threads, w_query.contiguous())
+        recurrent = [queries.new_empty(2 * size, 4 * size) for _ in range(layers)]
+        for part, below, own in zip(recurrent, w_ih, w_hh):
+            compiled.transpose(threads, below, below.size(1) - size, part[:size])
+            compiled.transpose(threads, own, 0, part[size:])
+        w_query_t = torch.empty_like(w_query, memory_format=torch.contiguous_format)
+        compiled.transpose(threads, w_query, 0, w_query_t)
 
         np_keys, np_values, np_lengths, np_probs = (x.detach().numpy() for x in (keys, values, lengths, probs))
         np_d_results, np_d_scores = d_results.numpy(), d_scores.numpy()
@@ -135,28 +140,34 @@ class UnrollCompiled(torch.autograd.Function):
             d_out, d_row, above, between = np_d_hidden, 0, _NONE, _NONE
             for i in range(layers - 1, -1, -1):
                 compiled.cell_backward(
-                    *(threads, gates[i].arrays[t], memories[i].arrays[t]),
+                    *(threads, d_gates[i].arrays[t], memories[i].arrays[t]),
                     *(memories[i].arrays[t - 1] if t > 0 else np_first[i], d_out, d_row, above, between),
-                    *(np_d_cell[i], d_gates[i].arrays[t]),
+                    np_d_cell[i],
                 )
                 torch.mm(recurrent[i], d_gates[i].tensors[t], out=d_read[i][:, :n])
                 if i > 0:
                     d_out, d_row, above, between = np_d_read[i - 1], size, np_d_read[i], factors[i - 1][t]
 
+        del recurrent, w_query_t  # make room
+        w_emb = w_ih[0][:, :-size] if ctx.needs_input_grad[1] else None
         gradients = gradients_at_once(
-            *(ragged, queries, probs, d_results, d_scores),
-            _columns_of(d_gates, inputs, threads),
-            weight[0][:, : -2 * size] if ctx.needs_input_grad[1] else None,
+            *(ragged, queries, probs, d_results, d_scores, _last_first(d_gates, inputs, w_emb, threads)),
         )
         d_hidden = torch.stack([part[size:].t() for part in d_read])
         d_cell = torch.stack([part.t() for part in d_cell])
         return None, *gradients.inputs, d_read[0][:size].t(), d_hidden, d_cell, *gradients.weights
 
 
-def _columns_of(d_gates: list[Blocks], inputs: list[Blocks], threads: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Both as columns, layer by layer; the blocks of ``d_gates`` are given up on the way."""
-    for read in inputs:
-        yield d_gates.pop(0).columns(threads), read.columns(threads)
+def _last_first(d_gates: list[Blocks], inputs: list[Blocks], w_emb: Tensor | None, threads: int) -> Iterator[tuple]:
+    """What ``gradients_at_once`` asks for, layer by layer; takes the blocks out of ``d_gates``, to give up memory."""
+    while d_gates:
+        yield _pieces(d_gates.pop(), threads), inputs[len(d_gates)].columns(threads), None if d_gates else w_emb
+
+
+def _pieces(blocks: Blocks, threads: int) -> Iterator[Tensor]:
+    features = blocks.tensors[0].size(0)
+    for start in range(0, features, BLOCK_ROWS):
+        yield blocks.columns(threads, start, min(start + BLOCK_ROWS, features))
 
 
 def _factors(plan, layers: int) -> list[list]:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onmt_entmax.entmax import entmax
-from onmt_entmax.model import compiled, kernels
+from onmt_entmax.model import compiled, kernels, unrolled_cpu
 from onmt_entmax.model.attention import SourceMask
 from onmt_entmax.model.compiled import attention, threads
 from onmt_entmax.model.encoder import Encoder
@@ -90,10 +90,25 @@ def test_mapping_of_hard_rows(alpha):
 
 
 @pytest.mark.parametrize("count", [1, several])
-def test_transposed(count):
+def test_transpose(count):
     matrix = normal(37, 50)
-    assert torch.equal(compiled.transposed(count, matrix), matrix.t())
-    assert torch.equal(compiled.transposed(count, matrix, 9), matrix[:, 9:].t())
+    for skip in (0, 9):
+        out = torch.empty(50 - skip, 37)
+        compiled.transpose(count, matrix, skip, out)
+        assert torch.equal(out, matrix[:, skip:].t())
+    out = torch.empty(35, 50)
+    compiled.transpose(count, matrix.t(), 2, out)  # not contiguous
+    assert torch.equal(out, matrix[2:])
+
+
+@pytest.mark.parametrize("count", [1, several])
+def test_columns_of_blocks(count):
+    ragged = Ragged.from_lengths(torch.tensor([4, 4, 2, 1]), 4)  # steps of 4, 3, 2 and 2 sentences
+    blocks = compiled.Blocks.of(torch.arange(7 * 11, dtype=torch.float32), ragged)
+    expected = torch.cat(blocks.tensors, 1)
+    assert expected.shape == (7, 11)
+    assert torch.equal(blocks.columns(count), expected)
+    assert torch.equal(blocks.columns(count, 2, 5), expected[2:5])
 
 
 class Case:
@@ -158,6 +173,13 @@ def test_threads_compute_what_one_does(monkeypatch, count):
     assert all(torch.equal(a, b) for a, b in zip(Case().run(UnrollCompiled.apply, torch.float32), expected))
 
 
+def test_gradients_by_few_rows_at_a_time(monkeypatch):
+    expected = Case().run(UnrollCompiled.apply, torch.float32)
+    monkeypatch.setattr(unrolled_cpu, "BLOCK_ROWS", 5)
+    for found, value in zip(Case().run(UnrollCompiled.apply, torch.float32), expected):
+        torch.testing.assert_close(found, value, rtol=1e-5, atol=1e-5)
+
+
 def test_only_large_steps_are_shared(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
     found = [compiled.threads_for(int(count * threads.GRAIN)) for count in (0.5, 1, 2, 3.5, 4, 100)]
@@ -178,10 +200,10 @@ def test_without_the_library_one_thread_does_everything(monkeypatch):
 def test_arrays_of_another_layout_are_refused():
     """A task reads its arguments from memory; one of another type would be read wrongly."""
     flat, rows, columns = np.zeros(8, np.float32), np.array([2, 2]), np.zeros((2, 4), np.float32)
-    compiled.join(2, flat, rows, columns)
+    compiled.join(2, flat, rows, 2, 0, columns)
     for wrong in (np.zeros((4, 2), np.float32).T, columns.astype(np.float64), np.zeros(8, np.float32)):
         with pytest.raises(TypeError):
-            compiled.join(2, flat, rows, wrong)
+            compiled.join(2, flat, rows, 2, 0, wrong)
 
 
 @pytest.mark.parametrize("losses", [[0], [1], [2], [3]])
@@ -197,6 +219,16 @@ def test_backward_twice_is_the_same():
     loss = UnrollCompiled.apply(case.plan, *arguments)[0].sum()
     first = torch.autograd.grad(loss, arguments, retain_graph=True)
     again = torch.autograd.grad(loss, arguments)
+    assert all(torch.equal(a, b) for a, b in zip(first, again))
+
+
+def test_backward_through_the_encoder_twice_is_the_same():
+    torch.manual_seed(0)
+    encoder = Encoder.from_opt(options(enc_layers=2, enc_hid_size=34, bridge=False), embeddings()).float()
+    src = torch.randint(2, 11, (3, 6, 1))
+    loss = encoder(src, torch.tensor([6, 4, 2]))[0].square().sum()
+    first = torch.autograd.grad(loss, list(encoder.parameters()), retain_graph=True)
+    again = torch.autograd.grad(loss, list(encoder.parameters()))
     assert all(torch.equal(a, b) for a, b in zip(first, again))
 
 

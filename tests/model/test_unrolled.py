@@ -226,11 +226,11 @@ def test_mixed_precision_is_as_close_as_its_rounding():
             torch.testing.assert_close(found[name].float(), value, rtol=0, atol=0.03, msg=name)
 
 
-def test_large_products_by_blocks_of_rows():
-    torch.manual_seed(0)
-    left, right = torch.randn(1030, 3, dtype=torch.float64), torch.randn(3, 1100, dtype=torch.float64)
-    torch.testing.assert_close(unrolled._large_product(left, right), left @ right)
-    assert unrolled._large_product(left[:2], right).shape == (2, 1100)
+def test_gradients_by_few_rows_at_a_time(monkeypatch):
+    decoder, inputs = build(InputFeedDecoder), Inputs()
+    expected = everything(decoder, inputs)
+    monkeypatch.setattr(unrolled, "BLOCK_ROWS", 5)  # of 24
+    assert_same(everything(decoder, inputs), expected)
 
 
 def test_the_default_is_unrolled(monkeypatch):

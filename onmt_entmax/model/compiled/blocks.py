@@ -36,11 +36,12 @@ class Blocks(NamedTuple):
         """New ones, of no values yet."""
         return cls.of(like.new_empty(features * sum(ragged.rows)), ragged)
 
-    def columns(self, threads: int) -> Tensor:
-        """A copy ``(features, N)``."""
+    def columns(self, threads: int, start: int = 0, stop: int | None = None) -> Tensor:
+        """A copy ``(features, N)``, of the features from ``start`` to ``stop``."""
         rows = np.array([part.size(1) for part in self.tensors])
-        found = self.flat.new_empty(self.tensors[0].size(0), int(rows.sum()))
-        join(threads, self.flat.numpy(), rows, found.numpy())
+        features = self.tensors[0].size(0)
+        found = self.flat.new_empty((features if stop is None else stop) - start, int(rows.sum()))
+        join(threads, self.flat.numpy(), rows, features, start, found.numpy())
         return found
 
 
@@ -55,29 +56,27 @@ def room(features: int, batch: int, like: Tensor) -> Callable[[int], tuple[Tenso
     return first
 
 
-def transposed(threads: int, matrix: Tensor, skip: int = 0) -> Tensor:
-    """A contiguous copy of the transposed matrix, which is contiguous, without its first columns."""
-    rows, columns = matrix.shape
-    found = matrix.new_empty(columns - skip, rows)
-    to_columns(threads, matrix.detach().numpy(), skip, np.arange(rows), 0, rows, found.numpy(), columns - skip)
-    return found
+def transpose(threads: int, matrix: Tensor, skip: int, out: Tensor) -> None:
+    """Put the matrix without its first columns into ``out``, which is contiguous, transposed."""
+    rows = matrix.size(0)
+    to_columns(threads, matrix.detach().contiguous().numpy(), skip, np.arange(rows), 0, rows, out.numpy(), out.size(0))
 
 
 @jit
-def _join(share, shares, flat, rows, columns):
-    """From the blocks of all steps to ``(F, N)``."""
-    size = columns.shape[0]
-    first, stop = bounds(size, share, shares)
+def _join(share, shares, flat, rows, features, skip, columns):
+    """From the blocks of all steps, of so many features, to ``(F, N)``: F of them, without the first ones."""
+    first, stop = bounds(columns.shape[0], share, shares)
     for r in range(first, stop):
         begin = at = 0
         for n in rows:
-            here, there = flat[begin + r * n : begin + (r + 1) * n], columns[r, at : at + n]
+            here = flat[begin + (skip + r) * n : begin + (skip + r + 1) * n]
+            there = columns[r, at : at + n]
             for j in range(n):
                 there[j] = here[j]
-            begin, at = begin + size * n, at + n
+            begin, at = begin + features * n, at + n
 
 
-_JOIN = types.Tuple((ONE_D, INDEX, TWO_D))
+_JOIN = types.Tuple((ONE_D, INDEX, INT, INT, TWO_D))
 
 
 def _join_task(address):

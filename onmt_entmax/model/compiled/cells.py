@@ -67,17 +67,17 @@ cell_forward = Shared(_cell_forward, _cell_forward_task, _CELL_FORWARD)
 
 
 @jit
-def _cell_backward(share, shares, gates, cells, before, d_out, d_row, above, factors, d_cell, d_gates):
+def _cell_backward(share, shares, gates, cells, before, d_out, d_row, above, factors, d_cell):
     """Back through one LSTM step.
 
     Args:
-        gates, cells: what ``cell_forward`` left in them.
+        gates: what ``cell_forward`` left there, ``(4H, n)``; becomes their gradient before the activations.
+        cells: the new state, ``(H, n)``.
         before: the state before the step, ``(H, n or more)``.
         d_out, d_row: gradient of the output, rows from ``d_row``, the first n columns.
         above: more of it, the first H rows and n columns; ``(0, 0)``: none.
         factors: of the dropout that ``above`` passes, ``(H, n)``; ``(0, 0)``: none.
         d_cell: gradient of the new state, ``(H, B)``; becomes that of the state before.
-        d_gates: receives that of the gates before their activations, ``(4H, n)``.
     """
     size, n = cells.shape
     d_h = np.empty(n, np.float32)
@@ -94,20 +94,19 @@ def _cell_backward(share, shares, gates, cells, before, d_out, d_row, above, fac
             for j in range(n):
                 d_h[j] = d_own[j] + above[r, j] * factors[r, j]
         i, f, g, o = gates[r], gates[size + r], gates[2 * size + r], gates[3 * size + r]
-        d_i, d_f, d_g, d_o = d_gates[r], d_gates[size + r], d_gates[2 * size + r], d_gates[3 * size + r]
         new, old, d_state = cells[r], before[r, :n], d_cell[r, :n]
         for j in range(n):
             opens, keeps, candidate, shows = i[j], f[j], g[j], o[j]
             flat = tanh(new[j])  # takes less time than to have it kept
             inner = d_state[j] + d_h[j] * shows * (ONE - flat * flat)
-            d_i[j] = inner * candidate * opens * (ONE - opens)
-            d_f[j] = inner * old[j] * keeps * (ONE - keeps)
-            d_g[j] = inner * opens * (ONE - candidate * candidate)
-            d_o[j] = d_h[j] * flat * shows * (ONE - shows)
+            i[j] = inner * candidate * opens * (ONE - opens)
+            f[j] = inner * old[j] * keeps * (ONE - keeps)
+            g[j] = inner * opens * (ONE - candidate * candidate)
+            o[j] = d_h[j] * flat * shows * (ONE - shows)
             d_state[j] = inner * keeps
 
 
-_CELL_BACKWARD = types.Tuple((TWO_D, TWO_D, TWO_D, TWO_D, INT, TWO_D, TWO_D, TWO_D, TWO_D))
+_CELL_BACKWARD = types.Tuple((TWO_D, TWO_D, TWO_D, TWO_D, INT, TWO_D, TWO_D, TWO_D))
 
 
 def _cell_backward_task(address):
