@@ -16,9 +16,12 @@ from __future__ import annotations
 
 import argparse
 import io
+import json
 import multiprocessing
 import sys
+import tempfile
 from argparse import Namespace
+from itertools import accumulate
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -31,6 +34,7 @@ from onmt.utils.optimizers import Optimizer
 from timing import add_options, alternate, report, row, set_up
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.profiler import ProfilerActivity, profile
 
 from onmt_entmax.entmax import entmax
 from onmt_entmax.model.decoder import InputFeedDecoder
@@ -295,31 +299,28 @@ def compare(name: str, task: dict, args: argparse.Namespace, checkpoints: dict[f
 
 
 def peak_memory(side: Side, task: dict, device: torch.device) -> float:
-    """MiB that five steps need more than two on single words, which leave parameters, gradients, optimizer state."""
-    side.train(batches_of({**task, "lengths": (1, 1)}, 2, device))
+    """MiB of tensors that are there at once in five steps, beyond parameters, gradients and optimizer state."""
+    side.train(batches_of({**task, "lengths": (1, 1)}, 1, device))  # makes that state
+    side.trainer.model.zero_grad(set_to_none=True)
+    gradients = sum(parameter.nbytes for parameter in side.trainer.model.parameters())
     torch.manual_seed(1)  # the same batches for all sides, whatever their dropout has drawn
     batches = batches_of(task, 5, device)
     if device.type == "cuda":
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         side.train(batches)
-        return (torch.cuda.max_memory_allocated() - before) / 2**20
-    Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak begins anew, without what loading took
-    before = resident("VmRSS")
-    side.train(batches)
-    return resident("VmHWM") - before
-
-
-def resident(name: str) -> float:
-    """MiB of this process's memory: ``VmRSS`` now, ``VmHWM`` at its peak."""
-    lines = Path("/proc/self/status").read_text().split("\n")
-    return int(next(line for line in lines if line.startswith(name)).split()[1]) / 1024
+        return (torch.cuda.max_memory_allocated() - before - gradients) / 2**20
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+        side.train(batches)
+    with tempfile.TemporaryDirectory() as folder:
+        found.export_chrome_trace(f"{folder}/trace.json")
+        events = json.loads(Path(folder, "trace.json").read_text(encoding="utf-8"))["traceEvents"]
+    changes = sorted((event["ts"], event["args"]["Bytes"]) for event in events if event["name"] == "[memory]")
+    return (max(accumulate(size for _, size in changes)) - gradients) / 2**20
 
 
 def print_profile(task: dict, device: torch.device) -> None:
     """Print where a step's time goes, for stock and for alpha 1.5."""
-    from torch.profiler import profile
-
     for alpha in (None, 1.5):
         side = Side(task, alpha, device)
         side.train(batches_of(task, 3, device))

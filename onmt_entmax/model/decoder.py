@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from onmt_entmax.errors import invalid_setting
 from onmt_entmax.model import stepping
 from onmt_entmax.model.attention import GlobalAttention, SourceMask
-from onmt_entmax.model.kernels import Dropout, dropout_factors
+from onmt_entmax.model.kernels import Dropout, Kept
 from onmt_entmax.model.ragged import Ragged
 from onmt_entmax.model.unrolled import Plan, unroll
 
@@ -245,7 +245,7 @@ class InputFeedDecoder(_WithOurAttention, InputFeedRNNDecoder):
         emb = emb.to(dtype)
         dropout = None
         if self.training and (self.dropout.p > 0 or self.rnn.dropout.p > 0):
-            dropout = self._dropout_factors(emb, sum(ragged.rows))
+            dropout = self._draw_dropout(emb.device, sum(ragged.rows))
         w_context, w_query = self.attn.linear_out.weight.split(self.hidden_size, 1)
         keys, values = self.attn.keys(memory), memory @ w_context.t()
         cells = [(cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh) for cell in self.rnn.layers]
@@ -266,13 +266,14 @@ class InputFeedDecoder(_WithOurAttention, InputFeedRNNDecoder):
         self.state["hidden"] = (hidden, cell)
         return outputs, probs
 
-    def _dropout_factors(self, like: Tensor, tokens: int) -> Tensor:
-        """Factors ``(layers, hidden * tokens)``: between layers, and last of the attentional output."""
-        between, output = self.rnn.dropout.p, self.dropout.p
+    def _draw_dropout(self, device: torch.device, tokens: int) -> Kept:
+        """Between layers, and last of the attentional output, ``(layers, hidden * tokens)``."""
+        between, output, size = self.rnn.dropout.p, self.dropout.p, self.hidden_size * tokens
         if between == output or self.num_layers == 1:
-            return dropout_factors(like, (self.num_layers, self.hidden_size * tokens), output)
-        parts = [dropout_factors(like, (1, self.hidden_size * tokens), between) for _ in range(self.num_layers - 1)]
-        return torch.cat([*parts, dropout_factors(like, (1, self.hidden_size * tokens), output)])
+            return Kept.draw((self.num_layers, size), output, device)
+        shares = [between] * (self.num_layers - 1) + [output]
+        masks, scales = zip(*(Kept.draw((1, size), p, device) for p in shares))
+        return Kept(torch.cat(masks), [scale for (scale,) in scales])
 
     def _unroll_by_steps(self, emb: Tensor, memory: Tensor, mask: SourceMask) -> tuple[Tensor, Tensor | None]:
         """Outputs and attention, one step after the other; leaves the new recurrent state in ``self.state``."""

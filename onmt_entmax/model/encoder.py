@@ -15,7 +15,7 @@ from onmt.encoders.rnn_encoder import RNNEncoder
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from onmt_entmax.model.kernels import Dropout, compiled_for, dropout_factors, ours_to_change
+from onmt_entmax.model.kernels import Dropout, compiled_for, dropout, ours_to_change
 from onmt_entmax.model.ragged import Ragged
 
 
@@ -50,7 +50,7 @@ class Encoder(RNNEncoder):
         hidden, cell = [], []
         for layer in range(self.rnn.num_layers):
             if layer > 0 and self.training and self.rnn.dropout > 0:
-                out = out * dropout_factors(out, tuple(out.shape), self.rnn.dropout)
+                out = dropout(out, self.rnn.dropout)
             out, last_hidden, last_cell = _Layer.apply(compiled, ragged, mirrored, out, *_weights(self.rnn, layer))
             hidden.append(last_hidden)
             cell.append(last_cell)
@@ -117,7 +117,7 @@ class _Layer(torch.autograd.Function):
                 compiled.cell_forward(
                     *(threads, bias[d], gates[d].arrays[t], cells[d].arrays[t]),
                     *(cells[d].arrays[t - 1] if t > 0 else np_first[d], np_state[d]),
-                    *(none if last else previous[d].arrays[t + 1], 0, none, none),
+                    *(none if last else previous[d].arrays[t + 1], 0, none, *compiled.NO_MASK),
                 )
                 compiled.to_rows(threads, np_state[d], index[d], at, n, np_result, d * size)
                 ended = 0 if last else ragged.rows[t + 1]
@@ -139,7 +139,7 @@ class _Layer(torch.autograd.Function):
         d_gates = [compiled.Blocks.of(flat, ragged) for flat in ours_to_change(gates)]
         cells, previous = ([compiled.Blocks.of(flat, ragged) for flat in part] for part in buffers)
         size, batch = w_hh[0].size(1), ragged.batch
-        threads, none = compiled.threads_for(size * batch), compiled.NONE[2]
+        threads = compiled.threads_for(size * batch)
         # Gradients of the output, of the state and of the cell; a sentence's wait until its last step.
         d_out, d_state, d_cell, first = (x.new_zeros(len(directions), size, batch) for _ in range(4))
         if d_last_hidden is not None:
@@ -160,8 +160,8 @@ class _Layer(torch.autograd.Function):
                     compiled.to_columns(threads, np_d_result, d * size, index[d], at, n, np_d_out[d], size)
                 compiled.cell_backward(
                     *(threads, d_gates[d].arrays[t], cells[d].arrays[t]),
-                    *(cells[d].arrays[t - 1] if t > 0 else np_first[d], np_d_out[d], 0, np_d_state[d], none),
-                    np_d_cell[d],
+                    *(cells[d].arrays[t - 1] if t > 0 else np_first[d], np_d_out[d], 0, np_d_state[d]),
+                    *(*compiled.NO_MASK, np_d_cell[d]),
                 )
                 if t > 0:
                     torch.mm(back[d], d_gates[d].tensors[t], out=d_state[d][:, :n])

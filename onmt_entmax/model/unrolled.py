@@ -28,7 +28,7 @@ from torch.autograd.function import once_differentiable
 
 from onmt_entmax.entmax import entmax_backward, entmax_forward
 from onmt_entmax.model.attention import SourceMask, solver_for
-from onmt_entmax.model.kernels import cell_backward, cell_forward, cell_slopes, compiled_for, tanh
+from onmt_entmax.model.kernels import Kept, cell_backward, cell_forward, cell_slopes, compiled_for, tanh
 from onmt_entmax.model.ragged import Ragged
 
 BLOCK_ROWS = 400  # of a large product on a CPU, which takes a fifth less time than at once
@@ -41,14 +41,18 @@ class Plan(NamedTuple):
         alpha: of the attention.
         mask: which source positions may be attended to.
         ragged: which sentences have which steps.
-        dropout: factors ``(L, H * N)``, 0 or 1 / (1 - p), step after step ``(H, n)``; the last layer's apply to the
-            attentional output, the others between the layers. None: no dropout.
+        dropout: of ``(L, H * N)``, step after step ``(H, n)``; the last layer's is for the attentional output, the
+            others' between the layers. None: no dropout.
     """
 
     alpha: float
     mask: SourceMask
     ragged: Ragged
-    dropout: Tensor | None = None
+    dropout: Kept | None = None
+
+    def factors(self, dtype: torch.dtype) -> list[list[Tensor]] | None:
+        """Of each layer and step the dropout's factors ``(H, n)``."""
+        return None if self.dropout is None else [self.ragged.blocks(flat) for flat in self.dropout.factors(dtype)]
 
 
 def unroll(plan: Plan, emb: Tensor, keys: Tensor, values: Tensor, w_query: Tensor, state: tuple, cells: list) -> tuple:
@@ -101,7 +105,7 @@ class _Unroll(torch.autograd.Function):
             hide = emb.new_zeros(batch, 1, keys.size(1)).masked_fill_(plan.mask.padding.unsqueeze(1), -float("inf"))
         keys_t = keys.transpose(1, 2)
         at = _by_step(ragged, gates, inputs, memories, squashed)
-        dropped = None if plan.dropout is None else [ragged.blocks(factors) for factors in plan.dropout]
+        dropped = plan.factors(emb.dtype)
         for t, (n, result) in enumerate(zip(ragged.rows, ragged.split(attended))):
             for i in range(layers):
                 gate, read, memory, squash = at[i][t]
@@ -158,8 +162,9 @@ class _Unroll(torch.autograd.Function):
         d_state = _by_layer(d_last_hidden) or [torch.zeros_like(part) for part in d_cell]
         d_feed = torch.zeros_like(d_cell[0])
         d_attended = 1 - attended * attended  # becomes the gradient before the tanh
-        if plan.dropout is not None:
-            d_attended *= torch.cat(ragged.blocks(plan.dropout[-1]), 1)
+        dropped = plan.factors(attended.dtype)
+        if dropped is not None:
+            d_attended *= torch.cat(dropped[-1], 1)
         d_results, d_scores = new(queries), new(probs)
         d_probs = None if d_probs is None else d_probs.transpose(0, 1)
         if d_outputs is not None:
@@ -169,7 +174,6 @@ class _Unroll(torch.autograd.Function):
         recurrent = [torch.cat([read[:, -size:], own], 1).t().contiguous() for read, own in zip(w_ih, w_hh)]
         forget = [gate.narrow(0, size, size) for gate in gates]
         at = _by_step(ragged, d_gates, opened, forget, memories)
-        dropped = None if plan.dropout is None else [ragged.blocks(factors) for factors in plan.dropout]
         d_attended_at = ragged.split(d_attended)
         for t in range(steps - 1, -1, -1):
             n = ragged.rows[t]
@@ -264,6 +268,7 @@ def _gradients_of_layer(
         if d_emb is not None:
             d_emb.addmm_(piece.t(), w_emb[rows])
         start = rows.stop
+        del piece  # before the next one is made
     return d_emb, [d_w_ih, d_w_hh, d_bias, d_bias]
 
 

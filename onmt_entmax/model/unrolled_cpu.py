@@ -50,7 +50,7 @@ class UnrollCompiled(torch.autograd.Function):
             for part in (keys, values, lengths, queries, probs, outputs, emb.reshape(batch * steps, embedded))
         )
         np_first, np_state = ([part.numpy() for part in parts] for parts in (first, state))
-        factors, index, at = _factors(plan, layers), ragged.every_index().numpy(), 0
+        masks, index, at = _masks(plan, layers), ragged.every_index().numpy(), 0
         for t, n in enumerate(ragged.rows):
             last = t + 1 == steps
             compiled.to_columns(threads, np_emb, 0, index, at, n, inputs[0].arrays[t], embedded)
@@ -60,7 +60,7 @@ class UnrollCompiled(torch.autograd.Function):
                     *(threads, bias[i], gates[i].arrays[t], memories[i].arrays[t]),
                     *(memories[i].arrays[t - 1] if t > 0 else np_first[i], np_state[i]),
                     *(_NONE if last else inputs[i].arrays[t + 1], weight[i].size(1) - size),
-                    *((inputs[i + 1].arrays[t], factors[i][t]) if i + 1 < layers else (_NONE, _NONE)),
+                    *((inputs[i + 1].arrays[t], *masks[i][t]) if i + 1 < layers else (_NONE, *compiled.NO_MASK)),
                 )
             compiled.attend_forward(
                 *(threads, np_state[-1], np_queries[t], np_keys, np_values, np_lengths, alpha, np_probs[t]),
@@ -69,7 +69,7 @@ class UnrollCompiled(torch.autograd.Function):
             attended.tensors[t].addmm_(w_query, state[-1][:, :n])
             following = _NONE if last else inputs[0].arrays[t + 1]
             compiled.finish_forward(
-                *(threads, attended.arrays[t], factors[-1][t], np_outputs, t, following, embedded),
+                *(threads, attended.arrays[t], *masks[-1][t], np_outputs, t, following, embedded),
             )
             ended = 0 if last else ragged.rows[t + 1]
             if ended < n:
@@ -124,12 +124,12 @@ class UnrollCompiled(torch.autograd.Function):
         np_d_outputs, np_d_probs = (
             compiled.NONE[3] if given is None else given.contiguous().numpy() for given in (d_outputs, d_probs)
         )
-        factors = _factors(plan, layers)
+        masks = _masks(plan, layers)
         for t in range(steps - 1, -1, -1):
             n = ragged.rows[t]
             (d_result, np_d_result), (d_hidden, np_d_hidden) = result_of(n), hidden_of(n)
             compiled.finish_backward(
-                *(threads, attended.arrays[t], factors[-1][t], np_d_outputs, t, np_d_read[0], np_d_result),
+                *(threads, attended.arrays[t], *masks[-1][t], np_d_outputs, t, np_d_read[0], np_d_result),
                 np_d_results[t],
             )
             torch.addmm(d_read[-1][size:, :n], w_query_t, d_result, out=d_hidden)
@@ -137,16 +137,16 @@ class UnrollCompiled(torch.autograd.Function):
                 *(threads, np_probs[t], np_d_results[t], np_keys, np_values, np_lengths, alpha, np_d_probs, t),
                 *(np_d_scores[t], np_d_hidden),
             )
-            d_out, d_row, above, between = np_d_hidden, 0, _NONE, _NONE
+            d_out, d_row, above, between = np_d_hidden, 0, _NONE, compiled.NO_MASK
             for i in range(layers - 1, -1, -1):
                 compiled.cell_backward(
                     *(threads, d_gates[i].arrays[t], memories[i].arrays[t]),
-                    *(memories[i].arrays[t - 1] if t > 0 else np_first[i], d_out, d_row, above, between),
-                    np_d_cell[i],
+                    *(memories[i].arrays[t - 1] if t > 0 else np_first[i], d_out, d_row, above),
+                    *(*between, np_d_cell[i]),
                 )
                 torch.mm(recurrent[i], d_gates[i].tensors[t], out=d_read[i][:, :n])
                 if i > 0:
-                    d_out, d_row, above, between = np_d_read[i - 1], size, np_d_read[i], factors[i - 1][t]
+                    d_out, d_row, above, between = np_d_read[i - 1], size, np_d_read[i], masks[i - 1][t]
 
         del recurrent, w_query_t  # make room
         w_emb = w_ih[0][:, :-size] if ctx.needs_input_grad[1] else None
@@ -170,8 +170,9 @@ def _pieces(blocks: Blocks, threads: int) -> Iterator[Tensor]:
         yield blocks.columns(threads, start, min(start + BLOCK_ROWS, features))
 
 
-def _factors(plan, layers: int) -> list[list]:
-    """Of each layer and step the dropout's factors ``(H, n)``, or ``(0, 0)``."""
+def _masks(plan, layers: int) -> list[list]:
+    """Of each layer and step what dropout keeps, ``(H, n)``, and its scale."""
     if plan.dropout is None:
-        return [[_NONE] * plan.ragged.steps] * layers
-    return [Blocks.of(flat, plan.ragged).arrays for flat in plan.dropout]
+        return [[compiled.NO_MASK] * plan.ragged.steps] * layers
+    parts = zip(plan.dropout.mask.view(torch.uint8), plan.dropout.scales)
+    return [[(mask, scale) for mask in Blocks.of(flat, plan.ragged).arrays] for flat, scale in parts]

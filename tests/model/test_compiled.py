@@ -37,7 +37,7 @@ def gates_of(*values):
     n = gates.shape[1]
     cells, out = (np.empty((1, n), np.float32) for _ in range(2))
     before, read, shift = np.zeros((1, n), np.float32), np.empty((1, n), np.float32), np.zeros(4, np.float32)
-    compiled.cell_forward(1, shift, gates, cells, before, out, read, 0, NONE, NONE)
+    compiled.cell_forward(1, shift, gates, cells, before, out, read, 0, NONE, *compiled.NO_MASK)
     assert np.array_equal(read, out, equal_nan=True)
     return gates, cells, out
 
@@ -121,9 +121,9 @@ class Case:
         lengths = torch.tensor(([6, 6, 5, 5, 5, 4, 3, 3, 2] + [1] * batch)[:batch])
         self.ragged = Ragged.from_lengths(lengths, steps) if ragged else Ragged.full(batch, steps)
         src_len = torch.arange(batch) % (width + 1) if masked else None
-        factors = torch.rand(layers, size * sum(self.ragged.rows), generator=torch.Generator().manual_seed(9))
-        factors = (factors > 0.3) / 0.7 if dropout else None
-        self.plan = Plan(alpha, SourceMask.from_lengths(src_len, width), self.ragged, factors)
+        draws = torch.rand(layers, size * sum(self.ragged.rows), generator=torch.Generator().manual_seed(9))
+        kept = kernels.Kept(draws > 0.3, [1 / 0.7, 1.25, 1.5][:layers]) if dropout else None
+        self.plan = Plan(alpha, SourceMask.from_lengths(src_len, width), self.ragged, kept)
         shapes = [(batch, steps, 11), (batch, width, size), (batch, width, size), (size, size)]
         shapes += [(batch, size), (layers, batch, size), (layers, batch, size)]
         for layer in range(layers):
@@ -134,10 +134,8 @@ class Case:
 
     def run(self, function, dtype, losses=range(4)):
         """The results and the gradients of all arguments."""
-        dropout = self.plan.dropout
-        plan = self.plan._replace(dropout=None if dropout is None else dropout.to(dtype))
         arguments = [argument.to(dtype).clone().requires_grad_() for argument in self.arguments]
-        results = function(plan, *arguments)
+        results = function(self.plan, *arguments)
         loss = sum((results[k] * normal(*results[k].shape, seed=50 + k).to(dtype)).sum() for k in losses)
         loss.backward()
         return [*results, *(a.grad if a.grad is not None else torch.zeros_like(a) for a in arguments)]

@@ -10,7 +10,7 @@ from onmt.encoders.rnn_encoder import RNNEncoder
 
 from onmt_entmax.model import encoder as encoder_module
 from onmt_entmax.model.encoder import Encoder
-from onmt_entmax.model.kernels import dropout_factors
+from onmt_entmax.model.kernels import dropout
 from onmt_entmax.model.ragged import Ragged
 from tests.model.helpers import VOCAB, embeddings
 
@@ -103,11 +103,12 @@ def test_dropout_between_layers_only(monkeypatch):
     src, src_len = tokens([4, 3])
     drawn = []
 
-    def record(*args):
-        drawn.append(dropout_factors(*args))
-        return drawn[-1]
+    def record(x, p):
+        assert p == 0.5
+        drawn.append(dropout(torch.ones_like(x), p))
+        return x * drawn[-1]
 
-    monkeypatch.setattr(encoder_module, "dropout_factors", record)
+    monkeypatch.setattr(encoder_module, "dropout", record)
     found = run(encoder, src, src_len)
     (factors,) = drawn
     assert factors.shape == (7, 6)  # of the tokens alone

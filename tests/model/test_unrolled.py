@@ -9,7 +9,7 @@ from torch import nn
 from onmt_entmax.model import decoder as decoder_module
 from onmt_entmax.model import unrolled
 from onmt_entmax.model.decoder import InputFeedDecoder
-from onmt_entmax.model.kernels import Dropout, dropout_factors
+from onmt_entmax.model.kernels import Dropout, Kept
 from tests.model.helpers import Inputs, assert_same, build, everything, pair
 
 
@@ -35,15 +35,18 @@ def test_dropout_where_stock_has_it(monkeypatch, layers, between, output):
     stock, ours = pair(dec_layers=layers)
     inputs = Inputs(layers=layers)
     ours.rnn.dropout.p, ours.dropout.p = between, output
-    drawn = []
+    draw, drawn = ours._draw_dropout, []
 
     def record(*args):
-        drawn.append(dropout_factors(*args))
+        drawn.append(draw(*args))
         return drawn[-1]
 
-    monkeypatch.setattr(decoder_module, "dropout_factors", record)
+    monkeypatch.setattr(ours, "_draw_dropout", record)
     found = everything(ours, inputs)
-    factors = torch.cat(drawn)
+    (kept,) = drawn
+    factors = kept.factors(torch.float64)
+    scales = [1 / (1 - p) for p in [between] * (layers - 1) + [output]]
+    assert kept.scales == pytest.approx(scales, rel=1e-4)  # p is a multiple of 2^-16
     assert factors.shape == (layers, 6 * 5 * 4)
     if output > 0:
         assert (found["outputs"] == 0).any()
@@ -61,9 +64,9 @@ def test_no_dropout_in_evaluation():
 
 
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.5])
-def test_dropout_factors_keep_the_mean(p):
+def test_dropout_keeps_the_mean(p):
     torch.manual_seed(3)
-    factors = dropout_factors(torch.empty(0), (100, 999), p)
+    factors = Kept.draw((100, 999), p).factors(torch.float32)
     values = factors.unique()
     assert values.numel() == 2 and values[0] == 0
     torch.testing.assert_close(values[1].item(), 1 / (1 - p), rtol=1e-4, atol=0)  # p is a multiple of 2^-16
@@ -78,7 +81,8 @@ def test_dropout_factors_keep_the_mean(p):
 
 
 def test_everything_dropped():
-    assert not dropout_factors(torch.empty(0), (3, 5), 1.0).any()
+    assert not Kept.draw((3, 5), 1.0).factors(torch.float32).any()
+    assert not Dropout(1.0)(torch.ones(3)).any()
 
 
 def test_dropout_module():

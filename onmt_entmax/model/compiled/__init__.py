@@ -12,7 +12,7 @@ Every function is ``threads.Shared``: its first argument, not named below, is th
 ``threads_for``), and ``share`` of ``shares`` is a thread's part of the work, hidden units or sentences.
 """
 
-from onmt_entmax.model.compiled.arithmetic import NONE
+from onmt_entmax.model.compiled.arithmetic import NO_MASK, NONE
 from onmt_entmax.model.compiled.attention import attend_backward, attend_forward, finish_backward, finish_forward
 from onmt_entmax.model.compiled.blocks import Blocks, join, room, to_columns, to_rows, transpose
 from onmt_entmax.model.compiled.cells import cell_backward, cell_forward
@@ -20,6 +20,7 @@ from onmt_entmax.model.compiled.threads import threads_for
 
 __all__ = [
     "NONE",
+    "NO_MASK",
     "Blocks",
     "attend_backward",
     "attend_forward",

@@ -11,9 +11,11 @@ from numba import types
 from onmt_entmax.model.compiled.threads import OPTIONS
 
 NONE = {dims: np.zeros((0,) * dims, np.float32) for dims in (2, 3)}  # an array that is not given
+NO_MASK = np.zeros((0, 0), np.uint8), 1.0  # dropout that is not there
 
 INT, FLOAT, INDEX = types.int64, types.float64, types.int64[::1]
 ONE_D, TWO_D, THREE_D = types.float32[::1], types.float32[:, ::1], types.float32[:, :, ::1]
+MASK = types.uint8[:, ::1]
 
 ZERO, ONE, _2, _HALF = (np.float32(number) for number in (0, 1, 2, 0.5))
 _LOG2_E = np.float32(1 / math.log(2))

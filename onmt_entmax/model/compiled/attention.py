@@ -11,6 +11,7 @@ from onmt_entmax.model.compiled.arithmetic import (
     FLOAT,
     INDEX,
     INT,
+    MASK,
     ONE,
     THREE_D,
     TWO_D,
@@ -129,30 +130,29 @@ attend_forward = Shared(_attend_forward, _attend_forward_task, _ATTEND_FORWARD)
 
 
 @jit
-def _finish_forward(share, shares, attended, factors, outputs, t, read, row):
+def _finish_forward(share, shares, attended, kept, scale, outputs, t, read, row):
     """The attentional output of one step.
 
     Args:
         attended: the output before its tanh, ``(H, n)``; its tanh afterwards.
-        factors: of the dropout, ``(H, n)``; ``(0, 0)``: none.
+        kept, scale: of the dropout, ``(H, n)``, 1 for what is multiplied with the scale, else 0; ``(0, 0)``: none.
         outputs, t: receive what leaves the step, ``(B, T, H)``.
         read, row: what the first layer reads in the next step, whose rows from ``row`` receive it for the sentences
             that go on; ``(0, 0)``: there is no next step.
     """
     size, n = attended.shape
     first, stop = bounds(size, share, shares)
-    leaving = np.empty((stop - first, n), np.float32)
+    leaving, scaling = np.empty((stop - first, n), np.float32), np.float32(scale)
     for r in range(first, stop):
         here, column = attended[r], leaving[r - first]
-        if factors.shape[0] == 0:
+        if kept.shape[0] == 0:
             for j in range(n):
                 here[j] = tanh(here[j])
                 column[j] = here[j]
         else:
-            factor = factors[r]
             for j in range(n):
                 here[j] = tanh(here[j])
-                column[j] = here[j] * factor[j]
+                column[j] = here[j] * (scaling * np.float32(kept[r, j]))
         if read.shape[0] > 0:
             following = read[row + r]
             for j in range(following.size):
@@ -160,7 +160,7 @@ def _finish_forward(share, shares, attended, factors, outputs, t, read, row):
     turn_to_rows(leaving, 0, n, outputs[:, t], first)
 
 
-_FINISH_FORWARD = types.Tuple((TWO_D, TWO_D, THREE_D, INT, TWO_D, INT))
+_FINISH_FORWARD = types.Tuple((TWO_D, MASK, FLOAT, THREE_D, INT, TWO_D, INT))
 
 
 def _finish_forward_task(address):
@@ -172,7 +172,7 @@ finish_forward = Shared(_finish_forward, _finish_forward_task, _FINISH_FORWARD)
 
 
 @jit
-def _finish_backward(share, shares, attended, factors, d_outputs, t, d_feed, d_result, d_results):
+def _finish_backward(share, shares, attended, kept, scale, d_outputs, t, d_feed, d_result, d_results):
     """Back through ``finish_forward``.
 
     Args:
@@ -183,23 +183,24 @@ def _finish_backward(share, shares, attended, factors, d_outputs, t, d_feed, d_r
     """
     size, n = attended.shape
     first, stop = bounds(size, share, shares)
+    scaling = np.float32(scale)
     if d_outputs.shape[0] > 0:
         turn_to_columns(d_outputs[:, t, first:stop], n, d_result[first:stop], 0)
     else:
         d_result[first:stop] = ZERO
     for r in range(first, stop):
         here, gradient, feed = attended[r], d_result[r], d_feed[r, :n]
-        if factors.shape[0] == 0:
+        if kept.shape[0] == 0:
             for j in range(n):
                 gradient[j] = (gradient[j] + feed[j]) * (ONE - here[j] * here[j])
         else:
-            factor = factors[r]
             for j in range(n):
-                gradient[j] = (gradient[j] + feed[j]) * (ONE - here[j] * here[j]) * factor[j]
+                factor = scaling * np.float32(kept[r, j])
+                gradient[j] = (gradient[j] + feed[j]) * (ONE - here[j] * here[j]) * factor
     turn_to_rows(d_result[first:stop], 0, n, d_results, first)
 
 
-_FINISH_BACKWARD = types.Tuple((TWO_D, TWO_D, THREE_D, INT, TWO_D, TWO_D, TWO_D))
+_FINISH_BACKWARD = types.Tuple((TWO_D, MASK, FLOAT, THREE_D, INT, TWO_D, TWO_D, TWO_D))
 
 
 def _finish_backward_task(address):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
-from onmt_entmax.model.compiled.arithmetic import INT, ONE, ONE_D, TWO_D, bounds, sigmoid, tanh
+from onmt_entmax.model.compiled.arithmetic import FLOAT, INT, MASK, ONE, ONE_D, TWO_D, bounds, sigmoid, tanh
 from onmt_entmax.model.compiled.threads import Shared, jit, this_thread
 
 
 @jit
-def _cell_forward(share, shares, bias, gates, cells, before, state, read, row, above, factors):
+def _cell_forward(share, shares, bias, gates, cells, before, state, read, row, above, kept, scale):
     """One LSTM step.
 
     Args:
@@ -22,10 +22,12 @@ def _cell_forward(share, shares, bias, gates, cells, before, state, read, row, a
         state: receives the output, ``(H, B)``.
         read, row: what the layer reads in the next step, whose rows from ``row`` receive the output of the sentences
             that go on; ``(0, 0)``: there is no next step, or it reads the output elsewhere.
-        above, factors: what the layer above reads in this step; its first H rows receive the output, times the dropout
-            ``(H, n)`` that lies between. ``(0, 0)``: none.
+        above: what the layer above reads in this step; its first H rows receive the output. ``(0, 0)``: none.
+        kept, scale: of the dropout in between, ``(H, n)``, 1 for what is multiplied with the scale, else 0. ``(0, 0)``:
+            no dropout.
     """
     size, n = cells.shape
+    factor = np.float32(scale)
     first, stop = bounds(size, share, shares)
     for r in range(first, stop):
         i, f, g, o = gates[r], gates[size + r], gates[2 * size + r], gates[3 * size + r]
@@ -47,15 +49,15 @@ def _cell_forward(share, shares, bias, gates, cells, before, state, read, row, a
                 following[j] = output[j]
         if above.shape[0] > 0:
             upper = above[r]
-            if factors.shape[0] == 0:
+            if kept.shape[0] == 0:
                 for j in range(n):
                     upper[j] = output[j]
             else:
                 for j in range(n):
-                    upper[j] = output[j] * factors[r, j]
+                    upper[j] = output[j] * (factor * np.float32(kept[r, j]))
 
 
-_CELL_FORWARD = types.Tuple((ONE_D, TWO_D, TWO_D, TWO_D, TWO_D, TWO_D, INT, TWO_D, TWO_D))
+_CELL_FORWARD = types.Tuple((ONE_D, TWO_D, TWO_D, TWO_D, TWO_D, TWO_D, INT, TWO_D, MASK, FLOAT))
 
 
 def _cell_forward_task(address):
@@ -67,7 +69,7 @@ cell_forward = Shared(_cell_forward, _cell_forward_task, _CELL_FORWARD)
 
 
 @jit
-def _cell_backward(share, shares, gates, cells, before, d_out, d_row, above, factors, d_cell):
+def _cell_backward(share, shares, gates, cells, before, d_out, d_row, above, kept, scale, d_cell):
     """Back through one LSTM step.
 
     Args:
@@ -76,23 +78,23 @@ def _cell_backward(share, shares, gates, cells, before, d_out, d_row, above, fac
         before: the state before the step, ``(H, n or more)``.
         d_out, d_row: gradient of the output, rows from ``d_row``, the first n columns.
         above: more of it, the first H rows and n columns; ``(0, 0)``: none.
-        factors: of the dropout that ``above`` passes, ``(H, n)``; ``(0, 0)``: none.
+        kept, scale: of the dropout that ``above`` passes, as in ``cell_forward``.
         d_cell: gradient of the new state, ``(H, B)``; becomes that of the state before.
     """
     size, n = cells.shape
-    d_h = np.empty(n, np.float32)
+    d_h, factor = np.empty(n, np.float32), np.float32(scale)
     first, stop = bounds(size, share, shares)
     for r in range(first, stop):
         d_own = d_out[d_row + r, :n]
         if above.shape[0] == 0:
             for j in range(n):
                 d_h[j] = d_own[j]
-        elif factors.shape[0] == 0:
+        elif kept.shape[0] == 0:
             for j in range(n):
                 d_h[j] = d_own[j] + above[r, j]
         else:
             for j in range(n):
-                d_h[j] = d_own[j] + above[r, j] * factors[r, j]
+                d_h[j] = d_own[j] + above[r, j] * (factor * np.float32(kept[r, j]))
         i, f, g, o = gates[r], gates[size + r], gates[2 * size + r], gates[3 * size + r]
         new, old, d_state = cells[r], before[r, :n], d_cell[r, :n]
         for j in range(n):
@@ -106,7 +108,7 @@ def _cell_backward(share, shares, gates, cells, before, d_out, d_row, above, fac
             d_state[j] = inner * keeps
 
 
-_CELL_BACKWARD = types.Tuple((TWO_D, TWO_D, TWO_D, TWO_D, INT, TWO_D, TWO_D, TWO_D))
+_CELL_BACKWARD = types.Tuple((TWO_D, TWO_D, TWO_D, TWO_D, INT, TWO_D, MASK, FLOAT, TWO_D))
 
 
 def _cell_backward_task(address):
