@@ -41,7 +41,7 @@ def _compiled() -> ModuleType | None:
 def ours_to_change(saved: Sequence[Tensor]) -> Sequence[Tensor]:
     """What a backward pass may change of the tensors that were saved for it: copies, if it may run once more.
 
-    That is with ``retain_graph``, and before PyTorch 2.5, which does not tell.
+    It may with ``retain_graph``; older versions of PyTorch do not tell, so that it always may.
     """
     keeps = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
     return [tensor.clone() for tensor in saved] if keeps is None or keeps() else saved
@@ -155,17 +155,18 @@ class _Drop(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, p):
-        ctx.mask, (ctx.scale, *_) = Kept.draw((1, x.numel()), p)
-        return _Drop.apply_mask(ctx, x)
+        mask, (ctx.scale,) = Kept.draw((1, x.numel()), p)
+        ctx.save_for_backward(mask)
+        return _Drop.apply_mask(x, mask, ctx.scale)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient):
-        return _Drop.apply_mask(ctx, gradient), None
+        return _Drop.apply_mask(gradient, *ctx.saved_tensors, ctx.scale), None
 
     @staticmethod
-    def apply_mask(ctx, x):
-        return ctx.mask.view(x.shape).to(x.dtype).mul_(ctx.scale).mul_(x)
+    def apply_mask(x, mask, scale):
+        return mask.view(x.shape).to(x.dtype).mul_(scale).mul_(x)
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
