@@ -222,8 +222,7 @@ def serve(pipe, args: argparse.Namespace, task: dict, alpha: float | None, check
     blocks: list[list] = []
 
     def receive(packed: bytes) -> None:
-        loaded = torch.load(io.BytesIO(packed), device)
-        blocks.extend([[(batch, 0) for batch in block] for block in loaded])
+        blocks.extend(unpack(packed, device))
 
     def warm_up(steps: int) -> None:
         for step in range(steps):
@@ -239,7 +238,7 @@ def serve(pipe, args: argparse.Namespace, task: dict, alpha: float | None, check
         "receive": receive,
         "warm_up": warm_up,
         "train": train,
-        "support": lambda packed: side.support(torch.load(io.BytesIO(packed), device)[0][0]),
+        "support": lambda packed: side.support(unpack(packed, device)[0][0][0]),
         "peak_memory": lambda: peak_memory(side, task, device),
     }
     while True:
@@ -260,6 +259,11 @@ def pack(blocks: list[list]) -> bytes:
     packed = io.BytesIO()
     torch.save([[batch for batch, _ in block] for block in blocks], packed)
     return packed.getvalue()
+
+
+def unpack(packed: bytes, device: torch.device) -> list[list]:
+    """What :func:`pack` was given, on the device."""
+    return [[(batch, 0) for batch in block] for block in torch.load(io.BytesIO(packed), device)]
 
 
 def compare(name: str, task: dict, args: argparse.Namespace, checkpoints: dict[float, str]) -> list[dict[str, object]]:

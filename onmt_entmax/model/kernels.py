@@ -1,8 +1,8 @@
 """The elementwise parts of an LSTM step, written for few passes over memory, and fast dropout masks.
 
-Gates are ``(4H, B)``, in PyTorch's order: input, forget, candidate, output; further dimensions may stand in front.
-Columns are sentences because on a CPU, once two threads share the work, the product of a weight and 64 columns takes
-little more than half the time that 64 rows and the transposed weight take. Strided views are fine.
+Gates are ``(4H, B)``, in PyTorch's order: input, forget, candidate, output. Columns are sentences because on a CPU,
+once two threads share the work, the product of a weight and 64 columns takes little more than half the time that 64
+rows and the transposed weight take. Strided views are fine.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ def cell_forward(gates: Tensor, cell: Tensor, new_cell: Tensor, squashed: Tensor
         cell: state before the step, ``(H, B)``.
         new_cell, squashed, out: receive the new state, its tanh and the output, ``(H, B)``.
     """
-    i, f, g, o = gates.chunk(4, -2)
+    i, f, g, o = gates.chunk(4)
     if gates.device.type == "cpu":
         g.mul_(2)
         gates.sigmoid_()
         torch.add(_MINUS_ONE, g, alpha=2, out=g)
     else:
-        gates[..., : 2 * cell.size(-2), :].sigmoid_()
+        gates[: 2 * cell.size(0)].sigmoid_()
         g.tanh_()
         o.sigmoid_()
     torch.mul(f, cell, out=new_cell)
@@ -86,10 +86,10 @@ def cell_slopes(gates: Tensor, squashed: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         Slopes of the gates ``(4H, N)`` and of the state's tanh ``(H, N)``, each times what it meets that is known.
     """
-    i, _, g, o = gates.chunk(4, -2)
+    i, _, g, o = gates.chunk(4)
     one = gates.new_ones(())
     slopes = torch.addcmul(gates, gates, gates, value=-1)  # the sigmoid's
-    d_i, _, d_g, d_o = slopes.chunk(4, -2)
+    d_i, _, d_g, d_o = slopes.chunk(4)
     d_i.mul_(g)
     torch.addcmul(one, g, g, value=-1, out=d_g).mul_(i)  # the tanh's
     d_o.mul_(squashed)
@@ -106,12 +106,12 @@ def cell_backward(slopes: Tensor, opened: Tensor, forget: Tensor, cell: Tensor, 
         d_out: gradient of the output, ``(H, B)``.
         d_cell: gradient of the new state, ``(H, B)``; becomes that of the state before.
     """
-    size = d_cell.size(-2)
+    size = d_cell.size(0)
     d_cell.addcmul_(d_out, opened)
-    inner = slopes.narrow(-2, 0, 3 * size).unflatten(-2, (3, size))
-    inner.mul_(d_cell.unsqueeze(-3))
-    inner.select(-3, 1).mul_(cell)
-    slopes.narrow(-2, 3 * size, size).mul_(d_out)
+    inner = slopes[: 3 * size].unflatten(0, (3, size))
+    inner.mul_(d_cell)
+    inner[1].mul_(cell)
+    slopes[3 * size :].mul_(d_out)
     d_cell.mul_(forget)
 
 

@@ -111,12 +111,8 @@ class UnrollCompiled(torch.autograd.Function):
             if d_last_cell is not None:
                 d_cell[i].copy_(d_last_cell[i].t())
         # copied, as products with a transposed view take a fifth more, at every step
-        recurrent = [queries.new_empty(2 * size, 4 * size) for _ in range(layers)]
-        for part, below, own in zip(recurrent, w_ih, w_hh):
-            compiled.transpose(threads, below, below.size(1) - size, part[:size])
-            compiled.transpose(threads, own, 0, part[size:])
-        w_query_t = torch.empty_like(w_query, memory_format=torch.contiguous_format)
-        compiled.transpose(threads, w_query, 0, w_query_t)
+        recurrent = [compiled.transposed(threads, read[:, -size:], own) for read, own in zip(w_ih, w_hh)]
+        w_query_t = compiled.transposed(threads, w_query)
 
         np_keys, np_values, np_lengths, np_probs = (x.detach().numpy() for x in (keys, values, lengths, probs))
         np_d_results, np_d_scores = d_results.numpy(), d_scores.numpy()

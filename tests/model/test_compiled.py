@@ -90,15 +90,12 @@ def test_mapping_of_hard_rows(alpha):
 
 
 @pytest.mark.parametrize("count", [1, several])
-def test_transpose(count):
-    matrix = normal(37, 50)
-    for skip in (0, 9):
-        out = torch.empty(50 - skip, 37)
-        compiled.transpose(count, matrix, skip, out)
-        assert torch.equal(out, matrix[:, skip:].t())
-    out = torch.empty(35, 50)
-    compiled.transpose(count, matrix.t(), 2, out)  # not contiguous
-    assert torch.equal(out, matrix[2:])
+def test_transposed(count):
+    matrix, other = normal(37, 50), normal(37, 4, seed=1)
+    assert torch.equal(compiled.transposed(count, matrix), matrix.t())
+    assert torch.equal(compiled.transposed(count, matrix[:, 9:]), matrix[:, 9:].t())
+    assert torch.equal(compiled.transposed(count, matrix.t()[:, 2:]), matrix[2:])  # not contiguous
+    assert torch.equal(compiled.transposed(count, matrix[:, 9:], other), torch.cat([matrix[:, 9:], other], 1).t())
 
 
 @pytest.mark.parametrize("count", [1, several])

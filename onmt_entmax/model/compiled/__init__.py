@@ -14,7 +14,7 @@ Every function is ``threads.Shared``: its first argument, not named below, is th
 
 from onmt_entmax.model.compiled.arithmetic import NO_MASK, NONE
 from onmt_entmax.model.compiled.attention import attend_backward, attend_forward, finish_backward, finish_forward
-from onmt_entmax.model.compiled.blocks import Blocks, join, room, to_columns, to_rows, transpose
+from onmt_entmax.model.compiled.blocks import Blocks, join, room, to_columns, to_rows, transposed
 from onmt_entmax.model.compiled.cells import cell_backward, cell_forward
 from onmt_entmax.model.compiled.threads import threads_for
 
@@ -33,5 +33,5 @@ __all__ = [
     "threads_for",
     "to_columns",
     "to_rows",
-    "transpose",
+    "transposed",
 ]

@@ -56,10 +56,14 @@ def room(features: int, batch: int, like: Tensor) -> Callable[[int], tuple[Tenso
     return first
 
 
-def transpose(threads: int, matrix: Tensor, skip: int, out: Tensor) -> None:
-    """Put the matrix without its first columns into ``out``, which is contiguous, transposed."""
-    rows = matrix.size(0)
-    to_columns(threads, matrix.detach().contiguous().numpy(), skip, np.arange(rows), 0, rows, out.numpy(), out.size(0))
+def transposed(threads: int, *matrices: Tensor) -> Tensor:
+    """A contiguous copy of the matrices, side by side, transposed."""
+    rows, columns = matrices[0].size(0), [matrix.size(1) for matrix in matrices]
+    found = matrices[0].new_empty(sum(columns), rows)
+    for matrix, out in zip(matrices, found.split(columns)):
+        read = matrix.detach().contiguous().numpy()
+        to_columns(threads, read, 0, np.arange(rows), 0, rows, out.numpy(), out.size(0))
+    return found
 
 
 @jit
