@@ -146,7 +146,7 @@ class _Layer(torch.autograd.Function):
             d_state.copy_(d_last_hidden.transpose(1, 2))
         if d_last_cell is not None:
             d_cell.copy_(d_last_cell.transpose(1, 2))
-        back = [compiled.transposed(threads, part) for part in w_hh]
+        back = [compiled.transposed(part) for part in w_hh]
         np_d_result = None if d_result is None else d_result.contiguous().numpy()
         np_d_out, np_d_state, np_d_cell, np_first = (part.numpy() for part in (d_out, d_state, d_cell, first))
         index, at = _index(mirrored), x.size(0)

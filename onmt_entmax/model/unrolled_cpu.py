@@ -111,8 +111,8 @@ class UnrollCompiled(torch.autograd.Function):
             if d_last_cell is not None:
                 d_cell[i].copy_(d_last_cell[i].t())
         # copied, as products with a transposed view take a fifth more, at every step
-        recurrent = [compiled.transposed(threads, read[:, -size:], own) for read, own in zip(w_ih, w_hh)]
-        w_query_t = compiled.transposed(threads, w_query)
+        recurrent = [compiled.transposed(read[:, -size:], own) for read, own in zip(w_ih, w_hh)]
+        w_query_t = compiled.transposed(w_query)
 
         np_keys, np_values, np_lengths, np_probs = (x.detach().numpy() for x in (keys, values, lengths, probs))
         np_d_results, np_d_scores = d_results.numpy(), d_scores.numpy()

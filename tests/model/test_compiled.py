@@ -89,13 +89,14 @@ def test_mapping_of_hard_rows(alpha):
     assert np.isnan(row).all()
 
 
-@pytest.mark.parametrize("count", [1, several])
-def test_transposed(count):
+def test_transposed():
     matrix, other = normal(37, 50), normal(37, 4, seed=1)
-    assert torch.equal(compiled.transposed(count, matrix), matrix.t())
-    assert torch.equal(compiled.transposed(count, matrix[:, 9:]), matrix[:, 9:].t())
-    assert torch.equal(compiled.transposed(count, matrix.t()[:, 2:]), matrix[2:])  # not contiguous
-    assert torch.equal(compiled.transposed(count, matrix[:, 9:], other), torch.cat([matrix[:, 9:], other], 1).t())
+    assert torch.equal(compiled.transposed(matrix), matrix.t())
+    assert torch.equal(compiled.transposed(matrix[:, 9:]), matrix[:, 9:].t())
+    assert torch.equal(compiled.transposed(matrix.t()[:, 2:]), matrix[2:])  # not contiguous
+    assert torch.equal(compiled.transposed(matrix[:, 9:], other), torch.cat([matrix[:, 9:], other], 1).t())
+    for parts in ([matrix], [matrix.t()], [matrix[:, 9:], other], [matrix.t()[:, :4].t(), other[:4].t()]):
+        assert compiled.transposed(*parts).is_contiguous()
 
 
 @pytest.mark.parametrize("count", [1, several])

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numba import types
 from torch import Tensor
 
@@ -56,14 +57,9 @@ def room(features: int, batch: int, like: Tensor) -> Callable[[int], tuple[Tenso
     return first
 
 
-def transposed(threads: int, *matrices: Tensor) -> Tensor:
+def transposed(*matrices: Tensor) -> Tensor:
     """A contiguous copy of the matrices, side by side, transposed."""
-    rows, columns = matrices[0].size(0), [matrix.size(1) for matrix in matrices]
-    found = matrices[0].new_empty(sum(columns), rows)
-    for matrix, out in zip(matrices, found.split(columns)):
-        read = matrix.detach().contiguous().numpy()
-        to_columns(threads, read, 0, np.arange(rows), 0, rows, out.numpy(), out.size(0))
-    return found
+    return torch.cat([matrix.detach().t() for matrix in matrices])
 
 
 @jit
