@@ -10,6 +10,7 @@ import difflib
 import os
 from argparse import Namespace
 
+from onmt_entmax.engines.cpu.products import CHOICES
 from onmt_entmax.errors import UserError, invalid_setting
 from onmt_entmax.plugin.alphas import FUNCTIONS, PLACES, alpha_of, keep_checkpoint_alphas, store_alpha
 from onmt_entmax.plugin.hooks import one_line_errors, replace
@@ -65,6 +66,18 @@ def _add_model_options(parser) -> None:
         )
 
 
+def add_matmul_precision(group) -> None:
+    """The option that says how float32 products are computed."""
+    _add(
+        group,
+        "matmul_precision",
+        default="auto",
+        choices=list(CHOICES),
+        help="Products of float32 matrices on a CPU: auto (oneDNN where it is as accurate as float32 and known to be "
+        "faster), fp32 (as PyTorch does by itself), bf16 (oneDNN also where it rounds to bfloat16).",
+    )
+
+
 def _add_decoding_options(parser) -> None:
     group = parser.add_argument_group("Search (onmt_entmax)")
     _add(
@@ -102,6 +115,7 @@ def _add_decoding_options(parser) -> None:
         default=10000,
         help="Exact search gives up (and says so) after this many expanded prefixes per line.",
     )
+    add_matmul_precision(group)
     penalty, ratio = _action(parser, "length_penalty"), _action(parser, "max_length_ratio")
     penalty.default, ratio.default = UnsetStr(penalty.default), UnsetFloat(ratio.default)
 

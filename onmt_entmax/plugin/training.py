@@ -7,6 +7,7 @@ from contextvars import ContextVar
 
 import torch
 
+from onmt_entmax.engines.cpu.products import Products, products
 from onmt_entmax.plugin.hooks import replace
 from onmt_entmax.plugin.training_speed import keep_memory, subnormals
 
@@ -17,6 +18,7 @@ class _Pieces:
     def __init__(self) -> None:
         self.resumed: dict | None = None
         self.run = None
+        self.products: Products | None = None
 
 
 _PIECES: ContextVar[_Pieces] = ContextVar("onmt_entmax_training")
@@ -26,9 +28,15 @@ def _main(stock):
     @functools.wraps(stock)
     def main(opt, device_id):
         keep_memory()
-        token = _PIECES.set(_Pieces())
+        pieces = _Pieces()
+        token = _PIECES.set(pieces)
         try:
-            with subnormals(keep=opt.keep_subnormals):
+            # on a GPU the setting of older PyTorch would round there
+            with (
+                subnormals(keep=opt.keep_subnormals),
+                products("fp32" if opt.gpu_ranks else opt.matmul_precision) as found,
+            ):
+                pieces.products = found
                 return stock(opt, device_id)
         finally:
             _PIECES.reset(token)
@@ -64,7 +72,7 @@ def _build_trainer(stock):
         trainer = stock(opt, device_id, model, vocabs, optim, model_saver=model_saver)
         pieces = _PIECES.get(None)
         if pieces is not None:
-            pieces.run = Run(opt, model, pieces.resumed, optim.training_step - 1)
+            pieces.run = Run(opt, model, pieces.resumed, optim.training_step - 1, pieces.products)
             trainer.attach(pieces.run)
         return trainer
 

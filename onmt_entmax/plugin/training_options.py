@@ -6,7 +6,7 @@ from argparse import Namespace
 
 from onmt_entmax.errors import UserError, invalid_setting
 from onmt_entmax.plugin.hooks import replace
-from onmt_entmax.plugin.options import _action, _add, _extended, _validating, check_gpu
+from onmt_entmax.plugin.options import _action, _add, _extended, _validating, add_matmul_precision, check_gpu
 from onmt_entmax.training.stop import criterion_names
 
 VALID_LOSS = "valid_loss"
@@ -37,6 +37,7 @@ def _add_training_options(parser) -> None:
         action="store_true",
         help="Compute with numbers below 1.2e-38 too, instead of taking them for zero, which is faster on a CPU.",
     )
+    add_matmul_precision(group)
 
 
 def _following(opt: Namespace) -> list[str]:

@@ -10,6 +10,7 @@ import torch
 from onmt.utils import Statistics
 from onmt.utils.logging import logger
 
+from onmt_entmax.engines.cpu.products import Products
 from onmt_entmax.plugin.corpora import count_lines
 from onmt_entmax.plugin.models import generator_alpha
 from onmt_entmax.plugin.training_options import VALID_LOSS
@@ -45,10 +46,13 @@ class Run:
         model: the model, for its alphas.
         resumed: our part of the checkpoint (``entmax_training``), or None.
         step: the last step of the checkpoint, 0 for a new run.
+        products: how float32 products are computed.
     """
 
-    def __init__(self, opt: Namespace, model, resumed: dict | None, step: int) -> None:
-        self.opt, self.model, self.step = opt, model, step
+    def __init__(
+        self, opt: Namespace, model, resumed: dict | None, step: int, products: Products | None = None
+    ) -> None:
+        self.opt, self.model, self.step, self.products = opt, model, step, products
         self.prefix = opt.save_model
         self.resumed = resumed or {}
         self.stop_rule: StopRule | None = None
@@ -86,6 +90,7 @@ class Run:
             if self.opt.train_from:
                 saver.go_on_from(self.resumed.get("kept", []), self.opt.train_from)
                 saver.last_path = self.opt.train_from
+        self._log_products()
         per_epoch = self.steps_per_epoch(0)
         if per_epoch is not None:
             logger.info(f"Training text: {self.lines} lines, {per_epoch} steps per epoch")
@@ -93,6 +98,19 @@ class Run:
             logger.info(
                 f"`bucket_size` {self.opt.bucket_size} is more than the {self.lines} lines of the training text: a "
                 "bucket holds some of them several times, and of equal sources in one batch OpenNMT-py keeps one."
+            )
+
+    def _log_products(self) -> None:
+        if self.products is None:
+            return
+        if next(self.model.parameters()).device.type == "cpu":
+            found = self.products
+            logger.info(f"Matrix products: {found.library}, {found.precision} ({found.reason})")
+        before = self.resumed.get("products")
+        if self.resumed and before != self.products.name:
+            logger.warning(
+                f"The checkpoint's products were computed as {before or 'fp32'}, this run's are {self.products.name}: "
+                "it goes on, but not bit for bit as if it had never stopped (see `matmul_precision`)."
             )
 
     def _open_metrics(self) -> None:
@@ -123,6 +141,7 @@ class Run:
             "elapsed": self.clock.elapsed(),
             "seen": dict(self.seen),
             "kept": saver.kept(),
+            "products": None if self.products is None else self.products.name,
         }
 
     def restore_weights(self, model) -> list[torch.Tensor] | None:
@@ -191,6 +210,7 @@ class Run:
             "average": f"{opt.average_decay:g}",
             "stop": self.stop_rule.signature() if self.stop_rule is not None else "none",
             "dtype": opt.model_dtype,
+            **({"matmul": "bf16"} if self.products is not None and self.products.precision == "bf16" else {}),
             "onmt": onmt.__version__,
             "version": __version__,
         }

@@ -9,6 +9,7 @@ from onmt.constants import DefaultTokens
 from onmt.translate.translator import Translator as StockTranslator
 from torch import Tensor
 
+from onmt_entmax.engines.cpu.products import products
 from onmt_entmax.errors import invalid_setting
 from onmt_entmax.plugin.joining import join_batches
 from onmt_entmax.plugin.models import generator_alpha
@@ -37,6 +38,7 @@ class SparseTranslator(StockTranslator):
     certificates_file = ""
     attention_file = ""
     average_probabilities = False
+    matmul_precision = "auto"
 
     @classmethod
     def from_opt(cls, model, vocabs, opt, model_opt, **kwargs):
@@ -47,6 +49,7 @@ class SparseTranslator(StockTranslator):
         translator.whole_support = getattr(opt, "whole_support", False)
         translator.certificates_file = getattr(opt, "certificates", "") or ""
         translator.attention_file = getattr(opt, "attention", "") or ""
+        translator.matmul_precision = getattr(opt, "matmul_precision", cls.matmul_precision)
         sparse = any(generator_alpha(member) != 1 for member in translator.members)
         translator.average_probabilities = getattr(opt, "avg_raw_probs", False) or sparse
         if len(translator.members) > 1 and sparse and not getattr(opt, "avg_raw_probs", False):
@@ -273,4 +276,8 @@ class SparseTranslator(StockTranslator):
         """
         if self._tgt_sep_idx != self._tgt_unk_idx:  # document-level models re-translate segments: stock's own loop
             return super()._translate(infer_iter, transform, attn_debug, align_debug, phrase_table)
-        return Outputs(self, infer_iter, transform, attn_debug, align_debug).run()
+        # on a GPU the setting of older PyTorch would round there
+        with products("fp32" if self._use_cuda else self.matmul_precision) as found:
+            if found.precision != "fp32":
+                self._log(f"Matrix products: {found.library}, {found.precision} ({found.reason})")
+            return Outputs(self, infer_iter, transform, attn_debug, align_debug).run()

@@ -1,0 +1,1 @@
+"""Everything that is only faster: without it, results are the same up to rounding."""

@@ -1,0 +1,1 @@
+"""Faster computation in float32 on a CPU."""

@@ -1,0 +1,149 @@
+"""Who multiplies float32 matrices on a CPU: MKL, PyTorch's choice, or oneDNN where that is as accurate and faster.
+
+MKL takes a slow path on AMD processors. PyTorch asks oneDNN instead where float32 products are allowed to round their
+operands to bfloat16; whether they do is up to oneDNN: with AVX-512 and without AMX it computes in float32 all the same.
+Nothing here takes the time, so that two runs on one machine compute alike.
+"""
+
+from __future__ import annotations
+
+import functools
+import platform
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+CHOICES = ("auto", "fp32", "bf16")  # of the option `matmul_precision`
+# Largest error of a product, as a share of the product of absolute values: float32 has some 5e-7, bfloat16 1e-4.
+TOLERANCE = 2.0**-18
+SHAPES = ((1, 300, 40), (64, 600, 600), (1200, 900, 64), (257, 129, 33))  # rows, inner, columns
+
+
+class Products(NamedTuple):
+    """How float32 products are computed.
+
+    Attributes:
+        library: ``oneDNN``, or ``PyTorch`` for what it does by itself.
+        precision: ``fp32`` or ``bf16``, as found by computing some.
+        reason: why, for the log.
+    """
+
+    library: str
+    precision: str
+    reason: str
+
+    @property
+    def name(self) -> str:
+        """Both in a word, for a run's state and for signatures."""
+        return self.precision if self.library == "PyTorch" else f"{self.precision}-{self.library}"
+
+
+@contextmanager
+def products(wanted: str = "auto") -> Iterator[Products]:
+    """Compute float32 products on CPUs as ``wanted`` says, and as before afterwards; may be nested, also by threads.
+
+    Args:
+        wanted: ``auto`` (oneDNN where it is as accurate as float32 and known to be faster; inside another use, as that
+            one), ``fp32`` (PyTorch's own), ``bf16`` (oneDNN also where it rounds its operands).
+
+    Yields:
+        What is in use.
+
+    Raises:
+        ValueError: another word.
+    """
+    with _lock:
+        found = _users[-1][0] if _users and wanted == "auto" else choose(wanted)
+        user = (found, _precision())
+        _users.append(user)
+        _set(_ROUNDING if found.library == "oneDNN" else _users[0][1])
+    try:
+        yield found
+    finally:
+        with _lock:
+            before = _users[0][1]
+            _users.remove(user)
+            if not _users:
+                _set(before)
+            else:
+                _set(_ROUNDING if _users[-1][0].library == "oneDNN" else before)
+
+
+_lock = threading.Lock()
+_users: list[tuple[Products, str]] = []  # those that are not done yet, and what was set when each began
+
+
+@functools.cache
+def choose(wanted: str) -> Products:
+    """What :func:`products` uses; the same for the whole life of a process.
+
+    Raises:
+        ValueError: another word than those of :data:`CHOICES`.
+    """
+    if wanted not in CHOICES:
+        raise ValueError(f"Invalid setting for `matmul_precision`: {wanted}. Valid choices: {', '.join(CHOICES)}.")
+    if wanted == "fp32":
+        return Products("PyTorch", "fp32", "`matmul_precision` is fp32")
+    if not torch.backends.mkldnn.is_available():
+        return Products("PyTorch", "fp32", "this PyTorch is built without oneDNN")
+    processor = _processor()
+    if wanted == "auto" and (processor.vendor != "AuthenticAMD" or "avx512f" not in processor.flags):
+        return Products("PyTorch", "fp32", "oneDNN is known to be faster on AMD processors with AVX-512 only")
+    before = _precision()
+    _set(_ROUNDING)
+    try:
+        error = largest_error()
+    finally:
+        _set(before)
+    if error <= TOLERANCE:
+        return Products("oneDNN", "fp32", f"its float32 products are exact to {error:.1e} here")
+    if wanted == "bf16":
+        return Products("oneDNN", "bf16", f"`matmul_precision` is bf16: products are exact to {error:.1e}")
+    return Products("PyTorch", "fp32", f"oneDNN would round to bfloat16 here (error {error:.1e})")
+
+
+def largest_error() -> float:
+    """Largest error of some products as they are computed now, as a share of the products of absolute values."""
+    generator = torch.Generator().manual_seed(1)
+    largest = 0.0
+    for rows, inner, columns in SHAPES:
+        left, right = (torch.randn(*size, generator=generator) for size in ((rows, inner), (inner, columns)))
+        exact = left.double() @ right.double()
+        scale = left.double().abs() @ right.double().abs()
+        # as the steps of training multiply: plain, with the second one transposed, and added to something
+        for found in (left @ right, left @ right.t().contiguous().t(), torch.addmm(torch.zeros(()), left, right)):
+            largest = max(largest, float(((found - exact).abs() / scale).max()))
+    return largest
+
+
+class _Processor(NamedTuple):
+    vendor: str
+    flags: frozenset[str]
+
+
+def _processor() -> _Processor:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split("\n\n")[0].split("\n")
+    except OSError:
+        return _Processor("AuthenticAMD" if "AuthenticAMD" in platform.processor() else "", frozenset())
+    fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return _Processor(fields.get("vendor_id", ""), frozenset(fields.get("flags", "").split()))
+
+
+def _precision() -> str:
+    return torch.get_float32_matmul_precision() if _MATMUL is None else _MATMUL.fp32_precision
+
+
+def _set(precision: str) -> None:
+    if _MATMUL is None:
+        torch.set_float32_matmul_precision(precision)
+    else:
+        _MATMUL.fp32_precision = precision
+
+
+_MATMUL = getattr(torch.backends.mkldnn, "matmul", None)  # None before PyTorch 2.9: one setting for CPUs and GPUs
+_ROUNDING = "medium" if _MATMUL is None else "bf16"  # lets products round to bfloat16, so that PyTorch asks oneDNN
