@@ -11,7 +11,7 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from onmt_entmax.report import style
+from onmt_entmax.report.figures import style
 
 NAMES = {"vocab": "Target types", "lengths": "Tokens of a sentence", "batch": "Sentences of a batch"}
 

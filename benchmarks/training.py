@@ -39,9 +39,9 @@ from torch.profiler import ProfilerActivity, profile
 from onmt_entmax.entmax import entmax
 from onmt_entmax.model.decoder import InputFeedDecoder
 from onmt_entmax.model.encoder import Encoder
-from onmt_entmax.plugin.losses import EntmaxLossCompute, StockLossCompute
-from onmt_entmax.plugin.training_loop import StockTrainer
-from onmt_entmax.plugin.training_speed import Adam, keep_memory
+from onmt_entmax.plugin.train.losses import EntmaxLossCompute, StockLossCompute
+from onmt_entmax.plugin.train.optimiser import Adam, keep_memory
+from onmt_entmax.plugin.train.trainer import StockTrainer
 
 TASKS = {  # hidden units, types, sentences of a batch, shortest and longest target
     "inflection": {"hidden": 300, "vocab": 784, "batch": 64, "lengths": (8, 20)},

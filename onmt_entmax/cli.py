@@ -17,18 +17,18 @@ from onmt_entmax.version import __version__
 
 # subcommand -> (module, what it does)
 SUBCOMMANDS = {
-    "doctor": ("onmt_entmax.doctor", "say what is installed and whether OpenNMT-py knows the plugin"),
-    "force": ("onmt_entmax.plugin.force", "probability of given targets with the alternatives at each step"),
-    "trace": ("onmt_entmax.plugin.trace", "the whole beam search of an input as a tree"),
-    "sparsity": ("onmt_entmax.plugin.sparsity", "mean attended source words and mean target types (Table 3)"),
-    "steps": ("onmt_entmax.training.steps", "epochs to steps for onmt_train"),
-    "prepare": ("onmt_entmax.tasks.prepare", "turn a corpus into training text: inflection, translation"),
-    "overview": ("onmt_entmax.report.overview", "one row per run: accuracy, sparsity, certificate rates"),
-    "evaluate": ("onmt_entmax.tasks.evaluate", "score predictions: inflection, translation"),
-    "table": ("onmt_entmax.report.table", "the paper's tables from result files, the paper's numbers beside ours"),
-    "figure": ("onmt_entmax.report.figure", "the paper's figures and others: beam, forced, attention, ..."),
-    "report": ("onmt_entmax.report.page", "one self-contained HTML page of a run"),
-    "uncertain": ("onmt_entmax.report.uncertain", "the inputs of which a model was least certain"),
+    "doctor": ("onmt_entmax.commands.doctor", "say what is installed and whether OpenNMT-py knows the plugin"),
+    "force": ("onmt_entmax.commands.force", "probability of given targets with the alternatives at each step"),
+    "trace": ("onmt_entmax.commands.trace", "the whole beam search of an input as a tree"),
+    "sparsity": ("onmt_entmax.commands.sparsity", "mean attended source words and mean target types (Table 3)"),
+    "steps": ("onmt_entmax.commands.steps", "epochs to steps for onmt_train"),
+    "prepare": ("onmt_entmax.commands.prepare", "turn a corpus into training text: inflection, translation"),
+    "overview": ("onmt_entmax.commands.overview", "one row per run: accuracy, sparsity, certificate rates"),
+    "evaluate": ("onmt_entmax.commands.evaluate", "score predictions: inflection, translation"),
+    "table": ("onmt_entmax.commands.table", "the paper's tables from result files, the paper's numbers beside ours"),
+    "figure": ("onmt_entmax.commands.figure", "the paper's figures and others: beam, forced, attention, ..."),
+    "report": ("onmt_entmax.report.page.build", "one self-contained HTML page of a run"),
+    "uncertain": ("onmt_entmax.commands.uncertain", "the inputs of which a model was least certain"),
 }
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from onmt_entmax.entmax.largest import log_entmax_topk
-from onmt_entmax.entmax.losses import EntmaxLoss, entmax_loss
-from onmt_entmax.entmax.mappings import (
+from onmt_entmax.entmax.functional import (
     Entmax,
     Entmax15,
     LearnedAlpha,
@@ -16,7 +14,9 @@ from onmt_entmax.entmax.mappings import (
     log_entmax,
     sparsemax,
 )
-from onmt_entmax.entmax.output_layer import LinearEntmaxLoss, OutputLayerLoss, linear_entmax_loss
+from onmt_entmax.entmax.largest import log_entmax_topk
+from onmt_entmax.entmax.linear_loss import LinearEntmaxLoss, OutputLayerLoss, linear_entmax_loss
+from onmt_entmax.entmax.losses import EntmaxLoss, entmax_loss
 
 __all__ = [
     "Entmax",

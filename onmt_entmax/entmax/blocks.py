@@ -15,8 +15,8 @@ from typing import NamedTuple, Optional, Union
 import torch
 from torch import Tensor
 
-from onmt_entmax.entmax import thresholds
-from onmt_entmax.entmax.thresholds import Epsilon, is_convex
+from onmt_entmax.entmax import solvers as thresholds
+from onmt_entmax.entmax.solvers import Epsilon, is_convex
 
 GROUP = 16  # entries per group
 COARSER = 4  # groups whose maximum stands for all of them in the first steps

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from onmt_entmax.entmax.mappings import Alpha, check_alpha, entmax_forward
+from onmt_entmax.entmax.functional import Alpha, check_alpha, entmax_forward
 
 FEWEST = 8  # entries to solve on; the support of a trained model is seldom larger
 SPARE = 2  # entries beyond those wanted: the last one has to be outside the support

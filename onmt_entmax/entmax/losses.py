@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from onmt_entmax.entmax import blocks
-from onmt_entmax.entmax.mappings import (
+from onmt_entmax.entmax.functional import (
     Alpha,
     check_alpha,
     check_mask,
@@ -25,7 +25,7 @@ from onmt_entmax.entmax.mappings import (
     takes_blocks,
     working_dtype,
 )
-from onmt_entmax.entmax.thresholds import Epsilon
+from onmt_entmax.entmax.solvers import Epsilon
 
 REDUCTIONS = ("mean", "sum", "none")
 

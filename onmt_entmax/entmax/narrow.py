@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from onmt_entmax.entmax.thresholds import MAX_STEPS, NEAR_ONE, may_look, may_wait, newton, sort, tolerance
+from onmt_entmax.entmax.solvers import MAX_STEPS, NEAR_ONE, may_look, may_wait, newton, sort, tolerance
 
 WIDEST = 64  # entries; sorting wider rows costs more than it saves
 UNSEEN_STEPS = 4  # of Newton before the first look at how far it got

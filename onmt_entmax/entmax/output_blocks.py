@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from onmt_entmax.entmax import blocks
+from onmt_entmax.entmax.functional import solve_rows, solving_dtype
 from onmt_entmax.entmax.losses import conjugate, smoothed_entropy
-from onmt_entmax.entmax.mappings import solve_rows, solving_dtype
 
 BLOCK_SHARE = 0.5  # of a usual block: beside the logits, memory counts
 SPARSE_SHARE = 0.03  # of the vocabulary: rows with more non-zeros than this are multiplied densely

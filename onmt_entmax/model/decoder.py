@@ -14,12 +14,12 @@ from onmt.modules.stacked_rnn import StackedLSTM
 from onmt.utils.logging import logger
 from torch import Tensor, nn
 
+from onmt_entmax.engines.kernels import Dropout, Kept
+from onmt_entmax.engines.ragged import Ragged
+from onmt_entmax.engines.unrolled import Plan, unroll
 from onmt_entmax.errors import invalid_setting
 from onmt_entmax.model import stepping
 from onmt_entmax.model.attention import GlobalAttention, SourceMask
-from onmt_entmax.model.kernels import Dropout, Kept
-from onmt_entmax.model.ragged import Ragged
-from onmt_entmax.model.unrolled import Plan, unroll
 
 ALPHA_OF_FUNCTION = {"softmax": 1.0, "entmax15": 1.5, "sparsemax": 2.0}
 

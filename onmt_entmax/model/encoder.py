@@ -15,8 +15,8 @@ from onmt.encoders.rnn_encoder import RNNEncoder
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from onmt_entmax.model.kernels import Dropout, compiled_for, dropout, ours_to_change
-from onmt_entmax.model.ragged import Ragged
+from onmt_entmax.engines.kernels import Dropout, compiled_for, dropout, ours_to_change
+from onmt_entmax.engines.ragged import Ragged
 
 
 class Encoder(RNNEncoder):

@@ -13,9 +13,9 @@ import torch
 from onmt.modules.stacked_rnn import StackedLSTM
 from torch import Tensor
 
+from onmt_entmax.engines.kernels import cell_forward, tanh
 from onmt_entmax.entmax import entmax_forward
 from onmt_entmax.model.attention import SourceMask, solver_for
-from onmt_entmax.model.kernels import cell_forward, tanh
 
 FEW_ROWS = 32  # below which looking for tokens that occur twice costs more than it saves
 # Types per sentence up to which the embeddings' part of the gates is computed for all types, once: a sentence's steps

@@ -40,17 +40,11 @@ def register() -> None:
     # inside a partly registered program every `import onmt` would try again and wrap twice
     _registered = True
     try:
-        from onmt_entmax.plugin import (
-            checkpoints,
-            commands,
-            corpora,
-            decoding,
-            losses,
-            models,
-            options,
-            server,
-            training,
-        )
+        from onmt_entmax.plugin import checkpoints, corpora, models, options
+        from onmt_entmax.plugin import entry_points as commands
+        from onmt_entmax.plugin.train import losses
+        from onmt_entmax.plugin.train import main as training
+        from onmt_entmax.plugin.translate import decoding, server
 
         for piece in (commands, checkpoints, options, corpora, models, losses, training, decoding, server):
             piece.install()

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from onmt_entmax.errors import UserError, choices
+from onmt_entmax.files import read_lines
 from onmt_entmax.report.text import EOS
-from onmt_entmax.tasks.files import read_lines
 
 BLANK_LINE = "blank input line"
 CERTIFICATE = ("complete", "optimal", "mass_found", "mass_is_one", "found", "reason")

@@ -10,8 +10,8 @@ from typing import Any, Optional
 
 from onmt_entmax.errors import UserError
 from onmt_entmax.report import paper
+from onmt_entmax.report.figures.style import alpha_name
 from onmt_entmax.report.readers import kind, read_metrics, read_object, read_result, signature_fields
-from onmt_entmax.report.style import alpha_name
 
 MISSING = "–"
 

@@ -10,9 +10,9 @@ from statistics import fmean
 import jobs
 import yaml
 
-from onmt_entmax.tasks.files import read_lines, write_lines, write_text
-from onmt_entmax.training.metrics_log import read_metrics
-from onmt_entmax.training.progress import duration
+from onmt_entmax.files import read_lines, write_lines, write_text
+from onmt_entmax.progress import duration
+from onmt_entmax.report.metrics_log import read_metrics
 
 WARM_UP, MEASURED = 5, 10  # steps of a calibration
 LINES = 64  # of its validation

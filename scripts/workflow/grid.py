@@ -24,10 +24,10 @@ import jobs
 import yaml
 
 from onmt_entmax.errors import UserError, choices, invalid_setting
-from onmt_entmax.tasks.files import write_json
-from onmt_entmax.tasks.inflection import SETTINGS, find_corpora
-from onmt_entmax.tasks.translation_readers import split_direction
-from onmt_entmax.tasks.translation_scores import raw_bleu, raw_tokenizer_for
+from onmt_entmax.files import write_json
+from onmt_entmax.tasks.inflection.format import SETTINGS, find_corpora
+from onmt_entmax.tasks.translation.readers import split_direction
+from onmt_entmax.tasks.translation.scores import raw_bleu, raw_tokenizer_for
 
 HERE = Path(__file__).resolve().parent
 CONFIGS = HERE.parents[1] / "configs"

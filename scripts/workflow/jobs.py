@@ -24,9 +24,9 @@ from locks import device, locked
 from paragraph import sparsity_paragraph
 
 from onmt_entmax.errors import UserError
-from onmt_entmax.tasks.files import read_lines, write_json, write_lines, write_text
-from onmt_entmax.training.metrics_log import read_metrics
-from onmt_entmax.training.progress import duration, steps_per_epoch
+from onmt_entmax.files import read_lines, write_json, write_lines, write_text
+from onmt_entmax.progress import duration, steps_per_epoch
+from onmt_entmax.report.metrics_log import read_metrics
 
 GRID = "grid.json"
 STEP = re.compile(r"model_step_(\d+)\.pt")

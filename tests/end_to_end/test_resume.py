@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from onmt_entmax.training.metrics_log import read_metrics
-from tests.training.helpers import config, write_data
+from onmt_entmax.report.metrics_log import read_metrics
+from tests.plugin.train.helpers import config, write_data
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL on this system")
@@ -23,7 +23,7 @@ import os, runpy, signal, sys
 import onmt_entmax.autoload
 name, _, count = os.environ.get("KILL", "").partition(":")
 if name:
-    from onmt_entmax.training import whole_files
+    from onmt_entmax import whole_files
     write = whole_files._RememberingFile.write
     written = 0
     def write_and_die(self, data):

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from onmt_entmax.entmax import OutputLayerLoss, blocks, entmax, entmax_loss, linear_entmax_loss, output_layer
+from onmt_entmax.entmax import OutputLayerLoss, blocks, entmax, entmax_loss, linear_entmax_loss
+from onmt_entmax.entmax import linear_loss as output_layer
 from tests.entmax.test_mappings import random
 
 

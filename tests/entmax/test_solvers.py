@@ -9,7 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onmt_entmax.entmax import blocks, entmax, narrow, thresholds
+from onmt_entmax.entmax import blocks, entmax, narrow
+from onmt_entmax.entmax import solvers as thresholds
 from tests.entmax.test_mappings import random
 
 SOLVERS = {1.5: ["sort", "topk", "bisect", "newton", "auto"], 2.0: ["sort", "topk", "bisect", "newton", "auto"]}

@@ -8,10 +8,10 @@ import pytest
 import torch
 from onmt.encoders.rnn_encoder import RNNEncoder
 
+from onmt_entmax.engines.kernels import dropout
+from onmt_entmax.engines.ragged import Ragged
 from onmt_entmax.model import encoder as encoder_module
 from onmt_entmax.model.encoder import Encoder
-from onmt_entmax.model.kernels import dropout
-from onmt_entmax.model.ragged import Ragged
 from tests.model.helpers import VOCAB, embeddings
 
 

@@ -45,7 +45,7 @@ def test_the_switch_leaves_stock_alone():
 
 
 @needs_installation
-@pytest.mark.parametrize("module", ["training_data", "losses", "scorers", "alphas"])
+@pytest.mark.parametrize("module", ["train.data", "train.losses", "translate.scorers", "alphas"])
 def test_a_process_may_begin_with_any_module_of_ours(module):
     done = call("python", "-c", f"import onmt_entmax.plugin.{module}; {SHOW}")
     assert (done.stdout.strip(), done.stderr) == ("SparseTranslator", "")

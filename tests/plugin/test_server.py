@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from onmt_entmax.plugin.server import SEVERAL_SEGMENTS, per_input
+from onmt_entmax.plugin.translate.server import SEVERAL_SEGMENTS, per_input
 
 flask = pytest.importorskip("flask")
 

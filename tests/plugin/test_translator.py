@@ -158,8 +158,8 @@ def test_ensembles_of_different_alphas_average_probabilities(corpus, entmax_mode
 
 
 def test_adding_a_constant_to_a_member_changes_nothing(entmax_model, softmax_model, tmp_path):
-    from onmt_entmax.plugin.inference import Models
-    from onmt_entmax.plugin.scorers import build_scorer
+    from onmt_entmax.plugin.translate.inference import Models
+    from onmt_entmax.plugin.translate.scorers import build_scorer
 
     models = Models([str(entmax_model), str(softmax_model)])
     src, src_len = torch.tensor([[[4], [5], [6]]]), torch.tensor([3])

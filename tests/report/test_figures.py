@@ -9,9 +9,10 @@ import pytest
 from matplotlib.image import imread
 
 from onmt_entmax.cli import main
+from onmt_entmax.commands import figure
 from onmt_entmax.errors import UserError
-from onmt_entmax.report import attention, curves, figure, histogram, mappings, style
-from onmt_entmax.report.figure_trees import beam_figure, forced_figure
+from onmt_entmax.report.figures import attention, curves, histogram, mappings, style
+from onmt_entmax.report.figures.trees import beam_figure, forced_figure
 from onmt_entmax.report.readers import Metrics
 from onmt_entmax.report.steps import forced_of
 from onmt_entmax.report.trees import tree_of

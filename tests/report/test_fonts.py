@@ -9,7 +9,7 @@ import pytest
 from matplotlib import font_manager
 
 from onmt_entmax.errors import UserError
-from onmt_entmax.report import fonts
+from onmt_entmax.report.figures import fonts
 
 SANS = str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf")
 SERIF = SANS.replace("Sans", "Serif")

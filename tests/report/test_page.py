@@ -12,8 +12,8 @@ import pytest
 
 from onmt_entmax.cli import main
 from onmt_entmax.errors import UserError
-from onmt_entmax.report.page import page
-from onmt_entmax.report.run_files import read_run
+from onmt_entmax.report.page.build import page
+from onmt_entmax.report.page.run_files import read_run
 from tests.report import samples
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onmt_entmax.files import json_line
 from onmt_entmax.search.beam import beam_search
 from onmt_entmax.search.certificates import (
     Certificate,
@@ -22,7 +23,6 @@ from onmt_entmax.search.certificates import (
 )
 from onmt_entmax.search.exact import exact_search
 from onmt_entmax.search.settings import SearchSettings
-from onmt_entmax.tasks.files import json_line
 from tests.search.checks import check_against_enumeration
 from tests.search.models import EOS, START, TableScorer, enumerate_strings, random_tables
 

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onmt_entmax.files import json_line
 from onmt_entmax.search.forced import (
     attend,
     complete_prefix,
@@ -18,7 +19,6 @@ from onmt_entmax.search.forced import (
     sparsity,
 )
 from onmt_entmax.search.settings import SearchSettings
-from onmt_entmax.tasks.files import json_line
 from tests.search.models import EOS, START, TableScorer, enumerate_strings, random_tables
 
 # whatever the prefix: EOS .5, token 2 .375, token 3 .125, BOS and token 4 impossible

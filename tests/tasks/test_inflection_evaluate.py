@@ -7,7 +7,7 @@ import json
 import pytest
 
 from onmt_entmax import cli
-from onmt_entmax.tasks.files import read_lines, write_json, write_lines
+from onmt_entmax.files import read_lines, write_json, write_lines
 from onmt_entmax.version import __version__
 
 SIGNATURE = f"task:conll2018.1|set:low|split:test|langs:2|avg:macro|alpha:1.5/2|seed:1|version:{__version__}"

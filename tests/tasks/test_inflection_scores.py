@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onmt_entmax.tasks.inflection import Row
-from onmt_entmax.tasks.inflection_scores import edit_distance, mean, paired_bootstrap, score
+from onmt_entmax.tasks.inflection.format import Row
+from onmt_entmax.tasks.inflection.scores import edit_distance, mean, paired_bootstrap, score
 
 WORD = st.text("abc", max_size=8)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onmt_entmax.errors import UserError
-from onmt_entmax.tasks.inflection import (
+from onmt_entmax.tasks.inflection.format import (
     Row,
     decode_form,
     decode_source,

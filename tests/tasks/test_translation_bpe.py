@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onmt_entmax.errors import UserError
-from onmt_entmax.tasks.translation_bpe import (
+from onmt_entmax.tasks.translation.bpe import (
     Bpe,
     SentencePiece,
     count_pieces,

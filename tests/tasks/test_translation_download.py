@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from onmt_entmax.tasks.files import read_lines
-from onmt_entmax.tasks.translation_prepare import Settings, prepare
+from onmt_entmax.files import read_lines
+from onmt_entmax.tasks.translation.prepare import Settings, prepare
 from tests.tasks.translation_archives import tar, write_conll, write_iwslt, write_kftt, write_wmt
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"

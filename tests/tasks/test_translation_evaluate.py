@@ -12,10 +12,10 @@ import sacrebleu
 
 from onmt_entmax.cli import main
 from onmt_entmax.errors import UserError
-from onmt_entmax.tasks.files import read_lines
-from onmt_entmax.tasks.translation_evaluate import evaluate, table
-from onmt_entmax.tasks.translation_prepare import prepare
-from onmt_entmax.tasks.translation_scores import (
+from onmt_entmax.files import read_lines
+from onmt_entmax.tasks.translation.evaluate import evaluate, table
+from onmt_entmax.tasks.translation.prepare import prepare
+from onmt_entmax.tasks.translation.scores import (
     paired_bootstrap,
     raw_bleu,
     sentence_statistics,

@@ -12,10 +12,10 @@ import pytest
 
 from onmt_entmax.cli import main
 from onmt_entmax.errors import UserError
+from onmt_entmax.files import read_lines, sha256
 from onmt_entmax.tasks.data_yaml import data_yaml
-from onmt_entmax.tasks.files import read_lines, sha256
-from onmt_entmax.tasks.translation_bpe import undo_bpe, undo_sentencepiece
-from onmt_entmax.tasks.translation_prepare import Settings, prepare
+from onmt_entmax.tasks.translation.bpe import undo_bpe, undo_sentencepiece
+from onmt_entmax.tasks.translation.prepare import Settings, prepare
 from tests.tasks.test_translation_readers import real, unpack
 from tests.tasks.translation_archives import lines_of, sentences, write_iwslt, write_kftt, write_wmt
 

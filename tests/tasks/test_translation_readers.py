@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from onmt_entmax.errors import UserError
-from onmt_entmax.tasks.files import decode_lines
-from onmt_entmax.tasks.translation_readers import Reader, read_segments, split_direction
+from onmt_entmax.files import decode_lines
+from onmt_entmax.tasks.translation.readers import Reader, read_segments, split_direction
 from tests.tasks.translation_archives import sentences, tokens, write_iwslt, write_kftt, write_wmt
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onmt_entmax.errors import UserError
-from onmt_entmax.tasks.translation_text import (
+from onmt_entmax.tasks.translation.text import (
     collapse_blanks,
     join_japanese,
     make_tokenizer,

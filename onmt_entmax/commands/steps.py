@@ -1,0 +1,114 @@
+"""``onmt_entmax steps``: epochs to steps, since OpenNMT-py counts steps only.
+
+onmt_entmax steps --config runs/medium/train.yaml --epochs 10
+onmt_train -config runs/medium/train.yaml -valid_steps $(onmt_entmax steps --config runs/medium/train.yaml --epochs 10)
+
+Standard output holds the number alone; how it comes about is said on standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from pathlib import Path
+
+from onmt_entmax.errors import UserError, invalid_setting
+from onmt_entmax.progress import steps_per_epoch
+
+DEFAULTS = {"batch_size": 64, "accum_count": 1, "world_size": 1}  # OpenNMT-py's own
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``onmt_entmax steps``."""
+    add = parser.add_argument
+    add("--config", type=Path, metavar="YAML", help="configuration of onmt_train: corpora, batch_size, accum_count ...")
+    add(
+        "--train", type=Path, nargs="+", metavar="FILE", help="source text of the training corpora, instead of --config"
+    )
+    add("--epochs", type=float, default=1.0, help="passes over the training text (default: %(default)g)")
+    for name, default in DEFAULTS.items():
+        add(f"--{name}", f"--{name.replace('_', '-')}", type=int, help=f"default: what the YAML says, or {default}")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the number of steps; returns 0.
+
+    Raises:
+        UserError: neither or both of --config and --train, batches that count tokens, or a missing or empty file.
+    """
+    if (args.config is None) == (args.train is None):
+        raise UserError("Give either `--config YAML` or `--train FILE ...`.")
+    if not args.epochs > 0:
+        raise invalid_setting("epochs", args.epochs, "It must be above 0.")
+    settings, files = dict(DEFAULTS), args.train
+    if args.config is not None:
+        files, found = read_config(args.config)
+        settings.update(found)
+    settings.update({name: getattr(args, name) for name in DEFAULTS if getattr(args, name) is not None})
+    for name, value in settings.items():
+        if value < 1:
+            raise invalid_setting(name, value, "It must be at least 1.")
+    lines = sum(count_lines(path) for path in files)
+    if lines == 0:
+        raise UserError(f"{', '.join(map(str, files))}: no lines to train on.")
+    per_epoch = steps_per_epoch(lines, **settings)
+    steps = math.ceil(args.epochs * per_epoch)
+    factors = " x ".join(f"{name} {value}" for name, value in settings.items())
+    print(f"{lines} lines / ({factors}): {per_epoch} steps per epoch, {steps} in {args.epochs:g}", file=sys.stderr)
+    print(steps)
+    return 0
+
+
+def read_config(path: Path) -> tuple[list[Path], dict[str, int]]:
+    """Training files and batch settings of a configuration for ``onmt_train``.
+
+    Raises:
+        UserError: no such file, not YAML, no training corpora, or batches that count tokens.
+    """
+    try:
+        import yaml
+    except ImportError:
+        raise UserError("`--config` needs PyYAML: pip install pyyaml.") from None
+    try:
+        content = yaml.safe_load(path.read_bytes())
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file.") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: not YAML: {error}") from None
+    data = content.get("data") if isinstance(content, dict) else None
+    corpora = {name: corpus for name, corpus in data.items() if name != "valid"} if isinstance(data, dict) else {}
+    files = [Path(corpus["path_src"]) for corpus in corpora.values() if "path_src" in corpus]
+    if not files:
+        raise UserError(f"{path}: `data` names no training corpus with a `path_src`.")
+    if content.get("batch_type", "sents") != "sents":
+        raise invalid_setting("batch_type", content["batch_type"], "Steps per epoch are known for `sents` only.")
+    settings = {}
+    for name in DEFAULTS:
+        value = content.get(name)
+        if isinstance(value, list):
+            value = value[-1]
+        if value is not None:
+            if not isinstance(value, int):
+                raise invalid_setting(name, value, f"It must be a whole number (in {path}).")
+            settings[name] = value
+    return files, settings
+
+
+def count_lines(path: Path) -> int:
+    r"""Number of lines, ended by ``\n`` only; a last line without one counts.
+
+    Raises:
+        UserError: no such file, or a folder.
+    """
+    count, last = 0, b"\n"
+    try:
+        with open(path, "rb") as file:
+            for block in iter(lambda: file.read(1 << 20), b""):
+                count += block.count(b"\n")
+                last = block[-1:]
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file.") from None
+    except IsADirectoryError:
+        raise UserError(f"{path} is a folder; a file is needed.") from None
+    return count + (last != b"\n")

@@ -1,0 +1,154 @@
+"""The trainer's loss: output layer and Fenchel-Young loss in one, for every alpha."""
+
+from __future__ import annotations
+
+import copy
+
+import onmt.utils.loss
+import torch
+from onmt.utils import Statistics
+
+from onmt_entmax.entmax import linear_entmax_loss
+from onmt_entmax.errors import UserError
+from onmt_entmax.plugin.hooks import replace
+from onmt_entmax.plugin.models import generator_alpha
+from onmt_entmax.plugin.train.measures import measure_tokens
+
+StockLossCompute = onmt.utils.loss.LossCompute
+
+
+class EntmaxLossCompute(StockLossCompute):
+    """Computes the loss of the model's own alpha (Eq. 11; alpha 1 is cross-entropy) without keeping logits.
+
+    What stock supports on top of cross-entropy (copy attention, language-model priors) is left to stock; those
+    combinations with alpha above 1 are refused when options are read.
+    """
+
+    alpha = 1.0
+    label_smoothing = 0.0
+    fused = False
+
+    @classmethod
+    def from_opts(cls, opt, model, vocab, train=True):
+        """See stock. Validation uses the unsmoothed loss."""
+        stock_opt = copy.copy(opt)
+        stock_opt.generator_function = "softmax"  # stock's sparsemax criterion is wrong; ours takes its place
+        compute = super().from_opts(stock_opt, model, vocab, train=train)
+        compute.alpha = generator_alpha(model)
+        compute.label_smoothing = opt.label_smoothing if train else 0.0
+        compute.fused = not (opt.copy_attn or opt.lm_prior_model)
+        if hasattr(compute.criterion, "label_smoothing"):
+            compute.criterion.label_smoothing = compute.label_smoothing
+        return compute
+
+    def forward(self, batch, output, attns, trunc_start=0, trunc_size=None):
+        """See stock.
+
+        Args:
+            output: ``(batch, tgt_len, hidden)``.
+            attns: ``attns["std"]`` is ``(batch, tgt_len, src_len)``.
+
+        Returns:
+            the summed loss and its :class:`onmt.utils.Statistics`.
+        """
+        if not self.fused:
+            return super().forward(batch, output, attns, trunc_start, trunc_size)
+        loss, stats, *_ = self._fused_forward(batch, output, attns, trunc_start, trunc_size)
+        return loss, stats
+
+    def measure(self, batch, output, attns):
+        """Loss of a whole batch with the measures of a validation.
+
+        Args:
+            batch, output, attns: as for :meth:`forward`.
+
+        Returns:
+            :class:`onmt.utils.Statistics` and :class:`~onmt_entmax.plugin.train.measures.TokenMeasures`; the latter is
+            None where stock computes the loss.
+        """
+        if not self.fused:
+            return super().forward(batch, output, attns)[1], None
+        _, stats, result, target = self._fused_forward(batch, output, attns, statistics=True)
+        attention = attns.get("std") if attns else None
+        if attention is not None:
+            attention = attention.reshape(-1, attention.size(-1))  # (batch * tgt_len, src_len)
+            if attention.size(0) != target.size(0):
+                attention = None
+        measures = measure_tokens(
+            kept=target.ne(self.padding_idx),
+            support_size=result.support_size,
+            gold_prob=result.gold_prob,
+            sum_of_squares=result.sum_of_squares,
+            vocab_size=self.generator.weight.size(0),
+            correct=result.n_correct,
+            plain_loss=result.plain_loss,
+            attention=attention,
+        )
+        return stats, measures
+
+    def _fused_forward(self, batch, output, attns, trunc_start=0, trunc_size=None, statistics=False):
+        """Loss, statistics, what the output layer gave, and the targets ``(batch * tgt_len,)``."""
+        if trunc_size is None:
+            trunc_size = batch["tgt"].size(1) - trunc_start
+        start, end = trunc_start + self.tgt_shift_index, trunc_start + trunc_size
+        target = batch["tgt"][:, start:end, 0]  # (batch, tgt_len)
+        output = output[:, : target.size(1), :]  # of a truncated target these are the truncated outputs already
+        target = target.reshape(-1)
+        hidden = output.reshape(-1, output.size(-1))  # (batch * tgt_len, hidden)
+        result = self.output_loss(hidden, target, statistics)
+        loss = result.loss
+        if self.lambda_align != 0.0:
+            loss = loss + self._alignment_loss(batch, attns, start, end)
+        if self.lambda_coverage != 0.0:
+            loss = loss + self.lambda_coverage * self._coverage_loss(attns, target)
+        n_words = target.ne(self.padding_idx).sum()
+        # one transfer from the device instead of three
+        total, n_correct, n_words = torch.stack(
+            [loss.detach().double(), result.n_correct.double(), n_words.double()]
+        ).tolist()
+        sentences = len(batch["srclen"]) if trunc_start == 0 else 0
+        stats = Statistics(
+            loss=total,
+            n_batchs=1 if sentences else 0,
+            n_sents=sentences,
+            n_words=int(n_words),
+            n_correct=int(n_correct),
+        )
+        return loss, stats, result, target
+
+    def output_loss(self, hidden: torch.Tensor, target: torch.Tensor, statistics: bool = False):
+        """Loss and counts of the output layer for rows of hidden states ``(rows, hidden)`` and targets ``(rows,)``."""
+        generator = self.generator
+        if type(generator) is not torch.nn.Linear:  # a subclass (LoRA, quantised) has weights of its own
+            raise UserError(f"An output layer of type {type(generator).__name__} cannot be trained by onmt_entmax.")
+        return linear_entmax_loss(
+            hidden,
+            generator.weight,
+            generator.bias,
+            target,
+            alpha=self.alpha,
+            ignore_index=self.padding_idx,
+            label_smoothing=self.label_smoothing,
+            statistics=statistics,
+        )
+
+    def _alignment_loss(self, batch, attns, start, end):
+        """Supervised attention of a Transformer head (stock's ``lambda_align``)."""
+        size = [batch["tgt"].size(0), batch["tgt"].size(1), batch["src"].size(1)]
+        reference = onmt.utils.make_batch_align_matrix(batch["align"], size, normalize=True)[:, start:end, :]
+        heads = attns["align"].float()
+        return self._compute_alignement_loss(align_head=heads, ref_align=reference.to(heads.dtype))
+
+    def _coverage_loss(self, attns, target):
+        """Coverage loss of See, Liu, Manning (2017), Eq. 13: sum of min(attention, coverage so far)."""
+        attention, coverage = attns["std"], attns["coverage"]  # (batch, tgt_len, src_len); coverage includes its step
+        before = torch.cat([torch.zeros_like(coverage[:, :1]), coverage[:, :-1]], dim=1)
+        loss = torch.min(attention, before).sum(-1).reshape(-1)  # (batch * tgt_len)
+        return loss.masked_fill(target.eq(self.padding_idx), 0.0).sum()
+
+
+def install() -> None:
+    """Let the trainer use our loss."""
+    import onmt.trainer
+
+    replace(onmt.trainer, "LossCompute", lambda stock: EntmaxLossCompute)

@@ -1,0 +1,102 @@
+"""Options of training that the plugin adds or widens, and what is refused by name before a run starts."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from onmt_entmax.errors import UserError, invalid_setting
+from onmt_entmax.plugin.hooks import replace
+from onmt_entmax.plugin.options import _action, _add, _extended, _validating, add_matmul_precision, check_gpu
+from onmt_entmax.plugin.train.stop import criterion_names
+
+VALID_LOSS = "valid_loss"
+
+
+def _add_training_options(parser) -> None:
+    method = _action(parser, "decay_method")
+    method.choices = [*method.choices, VALID_LOSS]
+    method.help = (
+        f"How the learning rate changes; {VALID_LOSS}: times -learning_rate_decay whenever "
+        "validation loss is higher than at the previous validation, and at no other time."
+    )
+    _action(parser, "early_stopping").help = "Stop after this many validations in a row without progress (0: never)."
+    _action(parser, "early_stopping_criteria").help = (
+        "Measures that all have to be better than at the last progress: loss, accuracy, another measure of tokens in "
+        "the metrics file, or one of -valid_metrics. Default: loss and accuracy."
+    )
+    group = parser.add_argument_group("Training (onmt_entmax)")
+    _add(
+        group,
+        "keep_best",
+        action="store_true",
+        help="Also keep the checkpoint with the best validation accuracy, as SAVE_MODEL_best.pt.",
+    )
+    _add(
+        group,
+        "keep_subnormals",
+        action="store_true",
+        help="Compute with numbers below 1.2e-38 too, instead of taking them for zero, which is faster on a CPU.",
+    )
+    add_matmul_precision(group)
+
+
+def _following(opt: Namespace) -> list[str]:
+    """The settings in use that follow validations."""
+    wanted = {
+        f"decay_method: {VALID_LOSS}": opt.decay_method == VALID_LOSS,
+        "keep_best": opt.keep_best,
+        "early_stopping": opt.early_stopping > 0,
+    }
+    return [name for name, used in wanted.items() if used]
+
+
+def check_validation_corpus(opt: Namespace) -> None:
+    """Refuse what follows validations where there are none; ``opt.data`` has been read.
+
+    Raises:
+        UserError: naming the setting.
+    """
+    if "valid" not in opt.data:
+        for name in _following(opt):
+            raise UserError(f"`{name}` follows the validations, but `data` has no corpus `valid`.")
+
+
+def validate_training(opt: Namespace) -> None:
+    """Check what belongs to training.
+
+    Raises:
+        UserError: see the messages.
+    """
+    if opt.early_stopping < 0:
+        raise invalid_setting(
+            "early_stopping", opt.early_stopping, "It must be at least 1, or 0 for no early stopping."
+        )
+    criterion_names(opt.early_stopping_criteria, opt.valid_metrics or ())
+    if opt.decay_method == VALID_LOSS and not 0 < opt.learning_rate_decay <= 1:
+        raise invalid_setting("learning_rate_decay", opt.learning_rate_decay, "It must be above 0 and at most 1.")
+    if opt.valid_steps < 1:
+        for name in _following(opt):
+            raise invalid_setting("valid_steps", opt.valid_steps, f"`{name}` follows the validations; give at least 1.")
+    if opt.keep_best and opt.parallel_mode == "tensor_parallel" and opt.world_size > 1:
+        raise invalid_setting("parallel_mode", "tensor_parallel", "`keep_best` needs `data_parallel`.")
+    if opt.keep_best and opt.save_format == "safetensors":
+        raise invalid_setting("save_format", "safetensors", "`keep_best` needs `pytorch`.")
+    if not 0 <= opt.label_smoothing <= 1:
+        raise invalid_setting("label_smoothing", opt.label_smoothing, "It must lie in [0, 1].")
+    if opt.lambda_coverage and not opt.coverage_attn:
+        raise invalid_setting("lambda_coverage", opt.lambda_coverage, "It needs `coverage_attn`.")
+    if opt.gpu_ranks:
+        check_gpu("gpu_ranks", opt.gpu_ranks)
+    for name in ("learning_rate", "batch_size", "report_every"):
+        value = getattr(opt, name)
+        if not value > 0:
+            raise invalid_setting(name, value, "It must be above 0.")
+
+
+def install() -> None:
+    """Widen the parser and its check."""
+    import onmt.opts
+    from onmt.utils.parse import ArgumentParser
+
+    replace(onmt.opts, "_add_train_general_opts", _extended(_add_training_options))
+    replace(ArgumentParser, "validate_train_opts", _validating(validate_training))

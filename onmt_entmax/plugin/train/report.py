@@ -1,0 +1,199 @@
+"""What a run says: log lines and TensorBoard curves that call the loss by its alpha, and how much time is left."""
+
+from __future__ import annotations
+
+import math
+import sys
+from contextlib import ExitStack
+
+import torch
+from onmt.utils import Statistics
+from onmt.utils.logging import logger
+from onmt.utils.report_manager import ReportMgr
+from tqdm import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
+
+from onmt_entmax.plugin.train.saver import world_size
+from onmt_entmax.progress import Clock, duration
+
+LOGGED = {
+    "support_output": "support of the output",
+    "support_attention": "support of the attention",
+    "gold_zero": "gold tokens with probability zero",
+    "epsilon_perplexity": "epsilon-perplexity",
+    "sparsemax_score": "sparsemax score",
+    "jensen_shannon": "Jensen-Shannon divergence",
+}
+
+
+def sum_over_processes(values: list[float], device) -> list[float]:
+    """Sums of ``values`` over all processes that train together."""
+    if world_size() == 1:
+        return values
+    total = torch.tensor(values, dtype=torch.float64, device=device)
+    torch.distributed.all_reduce(total)
+    return total.tolist()
+
+
+def gathered(stats: Statistics, device) -> Statistics:
+    """``stats`` summed over all processes."""
+    names = ("loss", "n_batchs", "n_sents", "n_words", "n_correct", "n_src_words")
+    if world_size() == 1:
+        return stats
+    result = Statistics()
+    for name, value in zip(names, sum_over_processes([float(getattr(stats, name)) for name in names], device)):
+        setattr(result, name, value)
+    result.start_time = stats.start_time
+    return result
+
+
+class SparseReportManager(ReportMgr):
+    """Stock's report manager; "ppl" only where the loss is a cross-entropy, i.e. alpha 1 without smoothing.
+
+    Attributes:
+        alpha: of the output layer.
+        smoothed: whether the training loss is one with label smoothing.
+        clock: of the run.
+        first_step: the first step of this process.
+        device: where sums over processes are made.
+    """
+
+    alpha = 1.0
+    smoothed = False
+    first_step = 1
+    device = "cpu"
+    clock: Clock | None = None
+    bar: tqdm | None = None
+
+    def loss_name(self, smoothed: bool) -> str:
+        """E.g. ``loss (alpha 1.5)``."""
+        return f"loss (alpha {self.alpha:g}{', smoothed' if smoothed else ''})"
+
+    def report_training(self, step, num_steps, learning_rate, patience, report_stats, multigpu=False):
+        """See stock; sums over processes also where there is no GPU."""
+        if step % self.report_every != 0:
+            return report_stats
+        stats = gathered(report_stats, self.device) if multigpu else report_stats
+        self._report_training(step, num_steps, learning_rate, patience, stats)
+        return Statistics()
+
+    def _report_training(self, step, num_steps, learning_rate, patience, report_stats):
+        stats, seconds = report_stats, report_stats.elapsed_time() + 1e-5
+        total = f"/{num_steps:5d}" if num_steps > 0 else ""
+        words, batches = max(stats.n_words, 1), max(stats.n_batchs, 1)
+        loss = stats.loss / words
+        if self.alpha == 1 and not self.smoothed:
+            losses = f"ppl: {math.exp(min(loss, 100)):5.1f}; xent: {loss:.2f}"
+        else:
+            losses = f"{self.loss_name(self.smoothed)}: {loss:.4f}"
+        self.log(
+            f"Step {step:2d}{total}; acc: {100 * stats.n_correct / words:.1f}; {losses}; lr: {learning_rate:7.5f}; "
+            f"sents: {stats.n_sents:7.0f}; bsz: {stats.n_src_words / batches:4.0f}/{stats.n_words / batches:4.0f}/"
+            f"{stats.n_sents / batches:2.0f}; {stats.n_src_words / seconds:3.0f}/{stats.n_words / seconds:3.0f} tok/s; "
+            f"{self.clock.elapsed() if self.clock else 0:6.0f} sec{self._left(step, num_steps)};"
+        )
+        self.curves("progress", self._training_curves(stats, learning_rate, patience), step)
+        sys.stdout.flush()
+
+    def _left(self, step: int, num_steps: int) -> str:
+        if self.clock is None or num_steps <= 0:
+            return ""
+        left = self.clock.left(step - self.first_step + 1, num_steps - step)
+        return "" if left is None else f"; {duration(left)} left"
+
+    def _training_curves(self, stats, learning_rate, patience) -> dict:
+        words = max(stats.n_words, 1)
+        curves = {
+            "loss": stats.loss / words,
+            "accuracy": 100 * stats.n_correct / words,
+            "tgtper": stats.n_words / (stats.elapsed_time() + 1e-5),
+            "lr": learning_rate,
+            "patience": patience,
+        }
+        if self.alpha == 1 and not self.smoothed:
+            curves["ppl"] = math.exp(min(stats.loss / words, 100))
+        return curves
+
+    def curves(self, prefix: str, values: dict, step: int) -> None:
+        """Write what is a number to TensorBoard, if it is on."""
+        if self.tensorboard_writer is None:
+            return
+        for name, value in values.items():
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                self.tensorboard_writer.add_scalar(f"{prefix}/{name}", value, step)
+
+    def report_totals(self, stats: Statistics, learning_rate: float, patience, step: int) -> None:
+        """Log the training so far, as stock does at each validation."""
+        words, batches = max(stats.n_words, 1), max(stats.n_batchs, 1)
+        if self.alpha == 1 and not self.smoothed:
+            self.log(f"Train perplexity: {math.exp(min(stats.loss / words, 100)):g}")
+        else:
+            self.log(f"Train {self.loss_name(self.smoothed)}: {stats.loss / words:g}")
+        self.log(f"Train accuracy: {100 * stats.n_correct / words:g}")
+        self.log(f"Sentences processed: {stats.n_sents:g}")
+        self.log(
+            f"Average bsz: {stats.n_src_words / batches:4.0f}/{stats.n_words / batches:4.0f}/"
+            f"{stats.n_sents / batches:2.0f}"
+        )
+        self.curves("train", self._training_curves(stats, learning_rate, patience), step)
+
+    def report_validation(self, entry: dict, patience) -> None:
+        """Log one entry of the metrics file."""
+        if entry["perplexity"] is not None:
+            self.log(f"Validation perplexity: {entry['perplexity']:g}")
+        if entry["loss"] is not None:
+            self.log(f"Validation {self.loss_name(False)}: {entry['loss']:g}")
+        if entry["accuracy"] is not None:
+            self.log(f"Validation accuracy: {entry['accuracy']:g}")
+        parts = [f"{text} {entry[name]:.4g}" for name, text in LOGGED.items() if entry.get(name) is not None]
+        if entry.get("alpha_learned"):
+            parts.append(f"learned alpha {entry['alpha_attention']:.4g}")
+        if parts:
+            self.log(f"Validation {', '.join(parts)}")
+        self.log(f"Validation signature: {entry['signature']}")
+        values = {key: value for key, value in entry.items() if key not in ("step", "epsilon", "n_words")}
+        self.curves("valid", {**values, "lr": entry["learning_rate"], "patience": patience}, entry["step"])
+
+
+class ProgressBar:
+    """A bar on the terminal with the time left; nothing where standard error is no terminal or another process logs."""
+
+    def __init__(self, first_step: int, train_steps: int, shown: bool) -> None:
+        self.first_step, self.train_steps, self.shown = first_step, train_steps, shown
+        self.bar = None
+
+    def __enter__(self) -> ProgressBar:
+        self._stack = ExitStack()
+        if self.shown and sys.stderr.isatty():
+            total = self.train_steps if self.train_steps > 0 else None
+            initial = self.first_step - 1
+            self.bar = self._stack.enter_context(tqdm(total=total, initial=initial, unit="step", desc="training"))
+            self._stack.enter_context(logging_redirect_tqdm([logger]))
+        return self
+
+    def __exit__(self, *error) -> None:
+        self._stack.close()
+
+    def update(self) -> None:
+        """One more step is done."""
+        if self.bar is not None:
+            self.bar.update(1)
+
+
+def _build_report_manager(stock):
+    def build_report_manager(opt, gpu_rank):
+        manager = stock(opt, gpu_rank)
+        ours = SparseReportManager(manager.report_every, manager.start_time, manager.tensorboard_writer)
+        ours.smoothed = opt.label_smoothing > 0
+        return ours
+
+    return build_report_manager
+
+
+def install() -> None:
+    """Let trainers report with our manager."""
+    import onmt.utils
+
+    from onmt_entmax.plugin.hooks import replace
+
+    replace(onmt.utils, "build_report_manager", _build_report_manager)

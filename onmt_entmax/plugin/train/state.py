@@ -1,0 +1,217 @@
+"""What a run remembers beyond weights and optimizer, and how it goes into checkpoints and comes back."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+
+import onmt
+import torch
+from onmt.utils import Statistics
+from onmt.utils.logging import logger
+
+from onmt_entmax.engines.cpu.products import Products
+from onmt_entmax.plugin.corpora import count_lines
+from onmt_entmax.plugin.models import generator_alpha
+from onmt_entmax.plugin.train import random_state
+from onmt_entmax.plugin.train.options import VALID_LOSS
+from onmt_entmax.plugin.train.saver import WholeModelSaver, is_first, on_first, world_size
+from onmt_entmax.plugin.train.stop import StopRule, is_better
+from onmt_entmax.progress import Clock, steps_per_epoch
+from onmt_entmax.report.metrics_log import MetricsLog
+from onmt_entmax.version import __version__
+from onmt_entmax.whole_files import write_whole
+
+_COUNTS = ("loss", "n_batchs", "n_sents", "n_words", "n_correct", "n_src_words")
+
+
+def pack_statistics(stats: Statistics) -> dict:
+    """The sums of ``stats`` as plain data."""
+    return {name: getattr(stats, name) for name in _COUNTS}
+
+
+def unpack_statistics(packed: dict | None) -> Statistics:
+    """Inverse of :func:`pack_statistics`; fresh statistics for None."""
+    stats = Statistics()
+    for name, value in (packed or {}).items():
+        setattr(stats, name, value)
+    return stats
+
+
+class Run:
+    """Best checkpoint, stop rule, metrics file, clock and counts of a run.
+
+    Args:
+        opt: the options of ``onmt_train``.
+        model: the model, for its alphas.
+        resumed: our part of the checkpoint (``entmax_training``), or None.
+        step: the last step of the checkpoint, 0 for a new run.
+        products: how float32 products are computed.
+    """
+
+    def __init__(
+        self, opt: Namespace, model, resumed: dict | None, step: int, products: Products | None = None
+    ) -> None:
+        self.opt, self.model, self.step, self.products = opt, model, step, products
+        self.prefix = opt.save_model
+        self.resumed = resumed or {}
+        self.stop_rule: StopRule | None = None
+        self.keep_best = getattr(opt, "keep_best", False)
+        self.best = dict(self.resumed.get("best") or {"step": 0, "accuracy": None})
+        self.elapsed_before = float(self.resumed.get("elapsed", 0.0))
+        self.clock = Clock(self.elapsed_before)
+        self.seen = dict(self.resumed.get("seen") or {"words": 0, "elapsed": 0.0})  # at the last validation
+        self.total_stats = unpack_statistics(self._own("total"))
+        self.report_stats = unpack_statistics(self._own("report"))
+        self.metrics: MetricsLog | None = None
+        self.lines = self._count_lines()
+        self.data = None  # what the trainer iterates over; knows the position
+
+    def _own(self, key: str):
+        """This process's entry of the checkpoint, or None where there were other processes."""
+        ranks = self.resumed.get("ranks") or []
+        if len(ranks) != world_size():
+            return None
+        return ranks[torch.distributed.get_rank() if world_size() > 1 else 0].get(key)
+
+    def position(self) -> dict | None:
+        """Where this process's data and random states were, or None."""
+        return self._own("position")
+
+    def start(self, saver: WholeModelSaver | None) -> None:
+        """Open the metrics file, restore the stop rule and tidy up after a killed run."""
+        if self.stop_rule is not None and self.resumed.get("stop"):
+            self.stop_rule.load_state_dict(self.resumed["stop"])
+        on_first(f"{self.prefix}_metrics.jsonl", self._open_metrics)
+        if not is_first():
+            return
+        if isinstance(saver, WholeModelSaver):
+            saver.remove_parts()
+            if self.opt.train_from:
+                saver.go_on_from(self.resumed.get("kept", []), self.opt.train_from)
+                saver.last_path = self.opt.train_from
+        self._log_products()
+        per_epoch = self.steps_per_epoch(0)
+        if per_epoch is not None:
+            logger.info(f"Training text: {self.lines} lines, {per_epoch} steps per epoch")
+        if self.lines is not None and self.opt.bucket_size > self.lines:
+            logger.info(
+                f"`bucket_size` {self.opt.bucket_size} is more than the {self.lines} lines of the training text: a "
+                "bucket holds some of them several times, and of equal sources in one batch OpenNMT-py keeps one."
+            )
+
+    def _log_products(self) -> None:
+        if self.products is None:
+            return
+        if next(self.model.parameters()).device.type == "cpu":
+            found = self.products
+            logger.info(f"Matrix products: {found.library}, {found.precision} ({found.reason})")
+        before = self.resumed.get("products")
+        if self.resumed and before != self.products.name:
+            logger.warning(
+                f"The checkpoint's products were computed as {before or 'fp32'}, this run's are {self.products.name}: "
+                "it goes on, but not bit for bit as if it had never stopped (see `matmul_precision`)."
+            )
+
+    def _open_metrics(self) -> None:
+        self.metrics = MetricsLog(f"{self.prefix}_metrics.jsonl", after_step=self.step)
+
+    def state(self, step: int, saver: WholeModelSaver) -> dict:
+        """Our part of a checkpoint; every process calls it."""
+        own = {
+            "total": pack_statistics(self.total_stats),
+            "report": pack_statistics(self.report_stats),
+            "position": None,
+        }
+        if self.data is not None:
+            own["position"] = {
+                "data": self.data.position(),
+                "random": random_state.capture(cuda=next(self.model.parameters()).is_cuda),
+            }
+        ranks = [own]
+        if world_size() > 1:
+            ranks = [None] * world_size()
+            torch.distributed.all_gather_object(ranks, own)
+        return {
+            "version": __version__,
+            "step": step,
+            "ranks": ranks,
+            "best": dict(self.best),
+            "stop": self.stop_rule.state_dict() if self.stop_rule is not None else None,
+            "elapsed": self.clock.elapsed(),
+            "seen": dict(self.seen),
+            "kept": saver.kept(),
+            "products": None if self.products is None else self.products.name,
+        }
+
+    def restore_weights(self, model) -> list[torch.Tensor] | None:
+        """Put the raw weights back where the checkpoint's are averages; returns those averages, or None."""
+        raw = self.resumed.get("raw_weights")
+        own = dict(model.named_parameters())
+        if raw is None or {n: p.shape for n, p in own.items()} != {n: p.shape for n, p in raw.items()}:
+            return None
+        stored = self.resumed.get("average") or [parameter.data for parameter in own.values()]
+        averages = [
+            average.to(parameter.device, torch.float32, copy=True) for average, parameter in zip(stored, own.values())
+        ]
+        for name, parameter in own.items():
+            parameter.data.copy_(raw[name])
+        return averages
+
+    def improves(self, accuracy: float | None, step: int) -> bool:
+        """Take note of a validation accuracy; returns whether it is the best one so far."""
+        if not is_better("accuracy", accuracy, self.best["accuracy"]):
+            return False
+        self.best = {"step": step, "accuracy": accuracy}
+        return True
+
+    def write_best(self, entry: dict) -> None:
+        """Write ``PREFIX_best.json``: step and value of ``PREFIX_best.pt``."""
+        content = {"step": entry["step"], "measure": "accuracy", "value": entry["accuracy"]}
+        content.update({"checkpoint": f"{self.prefix}_best.pt", "signature": entry["signature"]})
+        write_whole(f"{self.prefix}_best.json", (json.dumps(content, indent=2) + "\n").encode("utf-8"))
+
+    def _count_lines(self) -> int | None:
+        total = 0
+        for name, corpus in self.opt.data.items():
+            if name == "valid":
+                continue
+            if corpus.get("path_src") is None:
+                return None
+            total += count_lines(corpus["path_src"])
+        return total
+
+    def steps_per_epoch(self, step: int) -> int | None:
+        """Steps in which the run sees as many examples as there are lines; measured where batches count tokens."""
+        opt = self.opt
+        processes = max(world_size(), 1) if opt.parallel_mode == "data_parallel" else 1
+        if self.lines is None:
+            return None
+        if opt.batch_type == "sents":
+            return steps_per_epoch(self.lines, opt.batch_size, opt.accum_count[-1], processes)
+        if step <= 0 or not self.total_stats.n_sents:
+            return None
+        return max(1, round(self.lines * step / (self.total_stats.n_sents * processes)))
+
+    def signature(self, attention: float | None, learned: bool, step: int, optim) -> str:
+        """How the numbers of a validation were made."""
+        opt, followed = self.opt, optim.options  # the rate of a resumed run may follow the checkpoint's
+        shown = "learned" if learned else ("none" if attention is None else f"{attention:g}")
+        parts = {
+            "measure": "valid",
+            "alpha": f"{generator_alpha(self.model):g}/{shown}",
+            "step": step,
+            "seed": opt.seed,
+            "lr": f"{optim._learning_rate:g}",
+            "decay": f"{followed.decay_method}x{followed.learning_rate_decay:g}"
+            if followed.decay_method == VALID_LOSS
+            else followed.decay_method,
+            "smoothing": f"{opt.label_smoothing:g}",
+            "average": f"{opt.average_decay:g}",
+            "stop": self.stop_rule.signature() if self.stop_rule is not None else "none",
+            "dtype": opt.model_dtype,
+            **({"matmul": "bf16"} if self.products is not None and self.products.precision == "bf16" else {}),
+            "onmt": onmt.__version__,
+            "version": __version__,
+        }
+        return "|".join(f"{key}:{value}" for key, value in parts.items())

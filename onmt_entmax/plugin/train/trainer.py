@@ -1,0 +1,259 @@
+"""The trainer: stock's steps, in a loop in which all processes follow one validation and every state can be saved."""
+
+from __future__ import annotations
+
+import math
+import time
+from contextlib import nullcontext
+
+import onmt.trainer
+import torch
+from onmt.utils import Statistics
+from onmt.utils.logging import logger
+
+from onmt_entmax.plugin.models import attention_alpha, generator_alpha
+from onmt_entmax.plugin.train.measures import EPSILON, TokenMeasures
+from onmt_entmax.plugin.train.rate import schedule_of
+from onmt_entmax.plugin.train.report import ProgressBar, SparseReportManager, sum_over_processes
+from onmt_entmax.plugin.train.saver import WholeModelSaver, from_first, is_first, on_first, weights_in_place
+from onmt_entmax.plugin.train.state import Run
+from onmt_entmax.progress import duration
+
+StockTrainer = onmt.trainer.Trainer
+
+
+class SparseTrainer(StockTrainer):
+    """Stock's trainer with the validation schedule, best checkpoint, measures and exact resuming.
+
+    Attributes:
+        run: what the run remembers; without one (a trainer built by hand) stock's loop runs.
+    """
+
+    run: Run | None = None
+
+    def attach(self, run: Run) -> None:
+        """Follow ``run``; in a resumed one take over raw weights, averages and the dropout of its step."""
+        self.run = run
+        run.stop_rule = self.earlystopper
+        run.start(self.model_saver)
+        averages = run.restore_weights(self.model)
+        if averages is not None and self.average_decay > 0:
+            self.moving_average = averages
+        if isinstance(self.model_saver, WholeModelSaver):
+            self.model_saver.training_state = lambda step: run.state(step, self.model_saver)
+        if isinstance(self.report_manager, SparseReportManager):
+            manager = self.report_manager
+            manager.alpha, manager.clock, manager.first_step = generator_alpha(self.model), run.clock, run.step + 1
+            manager.device = self._device()
+
+    def _device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    @property
+    def _data_parallel(self) -> bool:
+        return self.n_gpu > 1 and self.parallel_mode == "data_parallel"
+
+    def train(self, train_iter, train_steps, save_checkpoint_steps=5000, valid_iter=None, valid_steps=10000):
+        """Train until ``train_steps`` (0: no limit) or until the stop rule says so; see stock.
+
+        Returns:
+            Statistics of the whole run, including the part before a resumed checkpoint.
+        """
+        run = self.run
+        if run is None:
+            return super().train(train_iter, train_steps, save_checkpoint_steps, valid_iter, valid_steps)
+        step = run.step
+        if self._is_over(step, train_steps):
+            return run.total_stats
+        self._announce(train_steps, valid_iter, valid_steps)
+        run.data = train_iter if hasattr(train_iter, "position") else None
+        if step > 0:
+            self._set_dropout(step)
+        self._start_report_manager(start_time=run.total_stats.start_time)
+        torch.cuda.empty_cache()
+        with ProgressBar(step + 1, train_steps, shown=is_first()) as progress:
+            for batches, normalization in self._accum_batches(train_iter):
+                step = self.optim.training_step
+                self._step(step, train_steps, batches, normalization)
+                progress.update()
+                run.clock.pause()
+                stopped = valid_steps > 0 and step % valid_steps == 0 and self._after_epoch(step, valid_iter)
+                last = stopped or (train_steps > 0 and step >= train_steps)
+                regular = save_checkpoint_steps != 0 and step % save_checkpoint_steps == 0
+                if self.model_saver is not None and (regular or last):
+                    self.model_saver.save(step, moving_average=self.moving_average)
+                run.clock.go_on()
+                if last:
+                    break
+        if self.model_saver is not None and step > 0:
+            self.model_saver.save(step, moving_average=self.moving_average)
+        return run.total_stats
+
+    def _is_over(self, step: int, train_steps: int) -> bool:
+        if 0 < train_steps <= step:
+            logger.info(f"Nothing left to train: the checkpoint is at step {step}, `train_steps` is {train_steps}.")
+            return True
+        if self.earlystopper is not None and self.earlystopper.has_stopped():
+            rule = self.earlystopper
+            logger.info(f"Nothing left to train: the run stopped early; its best step was {rule.best_step}.")
+            return True
+        return False
+
+    def _announce(self, train_steps: int, valid_iter, valid_steps: int) -> None:
+        if valid_iter is None:
+            logger.info("Start training loop without validation...")
+        else:
+            logger.info(f"Start training loop and validate every {valid_steps} steps...")
+        logger.info(f"Scoring with: {self.scoring_preparator.transforms}")
+        if train_steps <= 0 and self.earlystopper is None:
+            logger.warning("`train_steps` and `early_stopping` are 0: nothing but you will end this run.")
+
+    def _set_dropout(self, step: int) -> None:
+        """The dropout that a run which never stopped has after ``step``; stock sets it at the steps of change only."""
+        passed = [i for i, start in enumerate(self.dropout_steps) if start < step]
+        if len(self.dropout) > 1 and passed:
+            self.model.update_dropout(self.dropout[passed[-1]], self.attention_dropout[passed[-1]])
+
+    def _step(self, step: int, train_steps: int, batches, normalization) -> None:
+        run = self.run
+        self._maybe_update_dropout(step)
+        if self._data_parallel:
+            normalization = int(sum_over_processes([float(normalization)], self._device())[0])
+        self._gradient_accumulation(batches, normalization, run.total_stats, run.report_stats)
+        if self.average_decay > 0 and (step - 1) % self.average_every == 0:
+            self._update_average(step)
+        run.report_stats = self._maybe_report_training(step, train_steps, self.optim.learning_rate(), run.report_stats)
+
+    def _update_average(self, step: int) -> None:
+        """See stock; the first average is a copy, not the parameters themselves."""
+        super()._update_average(step)
+        if self.moving_average:
+            own = {parameter.data_ptr() for parameter in self.model.parameters()}
+            self.moving_average = [a.clone() if a.data_ptr() in own else a for a in self.moving_average]
+
+    def _after_epoch(self, step: int, valid_iter) -> bool:
+        """Validate, let schedule, stop rule and best checkpoint follow, report; returns whether to stop."""
+        run = self.run
+        tolerance = None if self.earlystopper is None else self.earlystopper.current_tolerance
+        if self.report_manager is not None and is_first():
+            totals = run.total_stats
+            self.report_manager.report_totals(totals, self.optim.learning_rate(), tolerance, step)
+        words = sum_over_processes([float(run.total_stats.n_words)], self._device())[0]
+        if valid_iter is None:
+            return False
+        entry = None
+        if is_first() or self.parallel_mode == "tensor_parallel":
+            stats = self.validate(valid_iter, moving_average=self.moving_average)
+            entry = self._entry(step, stats, words)
+        entry = from_first(entry)
+        run.seen = {"words": words, "elapsed": run.clock.elapsed()}
+        schedule = schedule_of(self.optim)
+        loss = entry["loss"] if entry["loss"] is not None else math.nan
+        if schedule is not None and schedule.update(loss):
+            logger.info(f"Validation loss rose: the learning rate is now {self.optim.learning_rate():g}.")
+        if self.earlystopper is not None:
+            self._follow_stop_rule(entry, step)
+        if self.report_manager is not None and is_first():
+            self.report_manager.report_validation(
+                entry, None if self.earlystopper is None else self.earlystopper.current_tolerance
+            )
+        best = run.improves(entry["accuracy"], step)
+        if best and run.keep_best and self.model_saver is not None:
+            self.model_saver.save_best(step, moving_average=self.moving_average)
+        if best and run.keep_best:
+            on_first(f"{run.prefix}_best.json", lambda: run.write_best(entry))
+        on_first(f"{run.prefix}_metrics.jsonl", lambda: run.metrics.append(entry))
+        return self.earlystopper is not None and self.earlystopper.has_stopped()
+
+    def _follow_stop_rule(self, entry: dict, step: int) -> None:
+        rule = self.earlystopper
+        names = ", ".join(rule.criteria)
+        if rule.update(entry, step):
+            logger.info(f"Progress in {names}.")
+        elif rule.has_stopped():
+            logger.info(f"{rule.waited} validations without progress in {names}: stop. Best step: {rule.best_step}.")
+        else:
+            logger.info(f"No progress in {names} since step {rule.best_step}: {rule.waited} of {rule.patience}.")
+
+    def _entry(self, step: int, stats: Statistics, words: float) -> dict:
+        """One object of the metrics file."""
+        run = self.run
+        run_seconds = run.clock.elapsed() - run.seen["elapsed"]
+        alpha = generator_alpha(self.model)
+        attention, learned = attention_alpha(self.model)
+        measures: TokenMeasures | None = stats.measures
+        loss = stats.loss / stats.n_words if stats.n_words else None
+        plain = loss if measures is None else (measures.plain_loss / measures.words if measures.words else None)
+        per_epoch = run.steps_per_epoch(step)
+        entry = {
+            "step": step,
+            "kind": "valid",
+            "loss": loss,
+            "alpha_output": alpha,
+            "alpha_attention": attention,
+            "alpha_learned": learned,
+            "accuracy": 100 * stats.n_correct / stats.n_words if stats.n_words else None,
+            "perplexity": math.exp(min(plain, 700.0)) if alpha == 1 and plain is not None else None,
+            **(measures or TokenMeasures()).report(),
+            "epsilon": EPSILON,
+            "learning_rate": self.optim.learning_rate(),
+            "words_per_second": (words - run.seen["words"]) / run_seconds if run_seconds > 0 else None,
+            "elapsed": run.clock.elapsed(),
+            "epoch": step / per_epoch if per_epoch else None,
+            "steps_per_epoch": per_epoch,
+            "n_words": int(stats.n_words),
+            "signature": run.signature(attention, learned, step, self.optim),
+        }
+        entry.update({name: float(value) for name, value in stats.computed_metrics.items()})
+        return {
+            key: None if isinstance(value, float) and not math.isfinite(value) else value
+            for key, value in entry.items()
+        }
+
+    def validate(self, valid_iter, moving_average=None) -> Statistics:
+        """Run the validation data through the model (with averaged weights where there are any).
+
+        Returns:
+            Statistics; ``measures`` holds ``TokenMeasures``, or None where stock
+            computes the loss; ``computed_metrics`` what ``valid_metrics`` asks for.
+        """
+        started = time.monotonic()
+        stats, measures = Statistics(), TokenMeasures()
+        stats.computed_metrics = {}
+        self.model.eval()
+        with weights_in_place(self.model, moving_average), torch.no_grad():
+            for batch, _ in valid_iter:
+                with torch.autocast("cuda", dtype=torch.float16) if self.optim.amp else nullcontext():
+                    output, attns = self.model(batch["src"], batch["tgt"], batch["srclen"], with_align=self.with_align)
+                    if self.zero_out_prompt_loss:
+                        batch = self.valid_loss.ignore_prompt(batch)
+                    batch_stats, batch_measures = self.valid_loss.measure(batch, output, attns)
+                stats.update(batch_stats)
+                measures = None if batch_measures is None or measures is None else measures + batch_measures
+            stats.measures = measures
+            stats.computed_metrics = self._scores() if self.valid_scorers else {}
+        self.model.train()
+        seconds = time.monotonic() - started
+        logger.info(f"Validation took {duration(seconds)}")
+        if self.n_gpu > 1 and seconds > self.run.opt.timeout / 2:
+            logger.warning(f"The other processes wait `timeout` seconds ({self.run.opt.timeout}) at most: raise it.")
+        return stats
+
+    def _scores(self) -> dict[str, float]:
+        """Translate the validation data and score it with what ``valid_metrics`` names."""
+        predictions, references = self.scoring_preparator.translate(
+            model=self.model, gpu_rank=self.gpu_rank, step=self.optim.training_step
+        )
+        scores = {}
+        for name, scorer in self.valid_scorers.items():
+            scorer["value"] = self._eval_handler(scorer=scorer["scorer"], preds=predictions, texts_ref=references)
+            scores[name] = scorer["value"]
+            logger.info(f"Validation {name}: {scorer['value']}")
+        return scores
+
+
+def install() -> None:
+    """Let ``build_trainer`` build ours."""
+    from onmt_entmax.plugin.hooks import replace
+
+    replace(onmt.trainer, "Trainer", lambda stock: SparseTrainer)

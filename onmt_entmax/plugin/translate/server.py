@@ -1,0 +1,59 @@
+"""Certificates in the answers of ``onmt_server``: set ``"certificates": "-"`` among a model's ``opt``.
+
+Every entry of an answer then has a ``certificate`` beside ``tgt`` and ``pred_score``; see ``docs/formats.md``.
+"""
+
+from __future__ import annotations
+
+import json
+
+from onmt_entmax.plugin.hooks import replace
+from onmt_entmax.plugin.translate import output
+
+SEVERAL_SEGMENTS = "the input was split into several segments"
+
+
+def per_input(certificates: list[dict], inputs: list[dict]) -> list[dict]:
+    """One certificate per input: blank ones never reach the model, and the server may split others into segments."""
+    blank = {"reason": "blank input line"}
+    filled = [bool(entry["src"].strip()) for entry in inputs]
+    if sum(filled) != len(certificates):
+        return [{"reason": SEVERAL_SEGMENTS} if full else blank for full in filled]
+    found = iter(certificates)
+    return [next(found) if full else blank for full in filled]
+
+
+def _run(stock):
+    def run(self, inputs):
+        output.LATEST.certificates = None
+        answer = stock(self, inputs)
+        certificates = output.LATEST.certificates
+        if certificates is not None:
+            _extend_answer(per_input(certificates, inputs))
+        return answer
+
+    return run
+
+
+def _extend_answer(certificates: list[dict]) -> None:
+    import flask
+
+    if not flask.has_request_context():
+        return
+
+    @flask.after_this_request
+    def add(response):
+        content = response.get_json(silent=True)
+        if isinstance(content, list):  # one list per rank, each with one entry per input; a dictionary is an error
+            for rank in content:
+                for entry, certificate in zip(rank, certificates):
+                    entry["certificate"] = certificate
+            response.set_data(json.dumps(content, ensure_ascii=False))
+        return response
+
+
+def install() -> None:
+    """Extend the server's ``run``."""
+    from onmt.translate.translation_server import TranslationServer
+
+    replace(TranslationServer, "run", _run)

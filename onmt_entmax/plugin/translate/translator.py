@@ -1,0 +1,283 @@
+"""The translator of stock ``onmt_translate``, the server and the Python API: our search on any of their models."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from onmt.constants import DefaultTokens
+from onmt.translate.translator import Translator as StockTranslator
+from torch import Tensor
+
+from onmt_entmax.engines.cpu.products import products
+from onmt_entmax.errors import invalid_setting
+from onmt_entmax.plugin.models import generator_alpha
+from onmt_entmax.plugin.translate.batching import join_batches
+from onmt_entmax.plugin.translate.output import Outputs
+from onmt_entmax.plugin.translate.scorers import build_scorer, combine, supports_step
+from onmt_entmax.search.beam import beam_search
+from onmt_entmax.search.certificates import Hypothesis, SearchResult
+from onmt_entmax.search.settings import SearchSettings
+
+_LENGTH_PENALTIES = {"length_none": "none", "length_wu": "wu", "length_average": "avg"}
+_COVERAGE_PENALTIES = {"coverage_none": "none", "coverage_wu": "wu", "coverage_summary": "summary"}
+
+SMALL = 1 << 22  # probabilities of a step whose memory is nothing to worry about
+
+
+class SparseTranslator(StockTranslator):
+    """Stock's translator with our search in place of its own.
+
+    Copy attention is left to stock: its output layer has a vocabulary of its own per input. One translator may be used
+    by several threads as far as stock's may.
+    """
+
+    search = "beam"
+    max_expansions = 10000
+    whole_support = False
+    certificates_file = ""
+    attention_file = ""
+    average_probabilities = False
+    matmul_precision = "auto"
+
+    @classmethod
+    def from_opt(cls, model, vocabs, opt, model_opt, **kwargs):
+        """See stock; also reads the options that the plugin added."""
+        translator = super().from_opt(model, vocabs, opt, model_opt, **kwargs)
+        translator.search = getattr(opt, "search", "beam")
+        translator.max_expansions = getattr(opt, "max_expansions", cls.max_expansions)
+        translator.whole_support = getattr(opt, "whole_support", False)
+        translator.certificates_file = getattr(opt, "certificates", "") or ""
+        translator.attention_file = getattr(opt, "attention", "") or ""
+        translator.matmul_precision = getattr(opt, "matmul_precision", cls.matmul_precision)
+        sparse = any(generator_alpha(member) != 1 for member in translator.members)
+        translator.average_probabilities = getattr(opt, "avg_raw_probs", False) or sparse
+        if len(translator.members) > 1 and sparse and not getattr(opt, "avg_raw_probs", False):
+            translator._log("Ensemble with an alpha above 1: the members' probabilities are averaged.")
+        return translator
+
+    @property
+    def members(self) -> list:
+        """The models of the ensemble, or the one model."""
+        return list(getattr(self.model, "models", [self.model]))
+
+    def translate_batch(self, batch, attn_debug, scoring=False):
+        """Search one batch of sentences.
+
+        Args:
+            batch: as stock's data iterator makes it; ``batch["src"]`` is ``(batch, src_len, features)``.
+            attn_debug: whether attention is wanted.
+            scoring: only score the given targets.
+
+        Returns:
+            stock's dictionary of results, each list filled up to ``n_best`` with empty hypotheses of score minus
+            infinity; ``results`` holds our own :class:`~onmt_entmax.search.certificates.SearchResult` per sentence.
+        """
+        if self.copy_attn:
+            return super().translate_batch(batch, attn_debug)
+        with torch.no_grad():
+            gold = self._gold_scores(batch)
+            results = [] if scoring else self._search(batch, attn_debug)
+        return self._report(batch, results, gold)
+
+    @property
+    def joins_batches(self) -> bool:
+        """Whether several batches may be searched as one: the search then takes fewer and fuller steps."""
+        return not self.copy_attn and not self._samples and all(supports_step(member) for member in self.members)
+
+    def translate_batches(self, batches: list, attn_debug: bool) -> list[dict]:
+        """Search several batches as one. No more rows go through the model at once than the beam of the largest would
+        fill, unless their distributions are small.
+
+        Args:
+            batches: see :meth:`translate_batch`.
+            attn_debug: see :meth:`translate_batch`.
+
+        Returns:
+            What :meth:`translate_batch` returns for each.
+        """
+        if len(batches) == 1:
+            return [self.translate_batch(batches[0], attn_debug)]
+        sizes = [len(batch["srclen"]) for batch in batches]
+        padding = {"src": self.vocabs["src"].lookup_token(DefaultTokens.PAD), "tgt": self._tgt_pad_idx}
+        with torch.no_grad():
+            gold = [self._gold_scores(batch) for batch in batches]
+            rows = max(max(sizes) * self.beam_size, SMALL // len(self.vocabs["tgt"]))
+            joined = self._search(join_batches(batches, padding), attn_debug, rows)
+        ends = list(itertools.accumulate(sizes))
+        parts = [joined[end - size : end] for size, end in zip(sizes, ends)]
+        return [self._report(*arguments) for arguments in zip(batches, parts, gold)]
+
+    @property
+    def _samples(self) -> bool:
+        return self.sample_from_topk != 0 or self.sample_from_topp != 0
+
+    def _search(self, batch, attn_debug: bool, max_rows: int | None = None) -> list[SearchResult]:
+        settings = self.search_settings(batch, attn_debug, max_rows)
+        sampling = self._samples
+        scorer = build_scorer(
+            self.members,
+            batch["src"],
+            batch["srclen"],
+            self.average_probabilities,
+            any_order=self.search == "exact" and not sampling,
+        )
+        if sampling:
+            from onmt_entmax.search.sampling import sample
+
+            return sample(
+                scorer,
+                settings,
+                top_k=self.sample_from_topk,
+                top_p=self.sample_from_topp,
+                temperature=self.random_sampling_temp,
+            )
+        if self.search == "exact":
+            from onmt_entmax.search.exact import exact_search
+
+            return exact_search(scorer, settings, self.max_expansions, self.whole_support)
+        return beam_search(scorer, settings)
+
+    def search_settings(self, batch, attn_debug: bool, max_rows: int | None = None) -> SearchSettings:
+        """The settings of the search for one batch; the length limit is each sentence's own."""
+        source_lengths = batch["srclen"].tolist()
+        if self.max_length_ratio > 0:
+            max_length = [int(min(self.max_length, length * self.max_length_ratio + 5)) for length in source_lengths]
+        else:
+            max_length = [self.max_length] * len(source_lengths)
+        scorer = self.global_scorer
+        return SearchSettings(
+            start=self._tgt_start_with,
+            eos=self._tgt_eos_idx,
+            beam_size=self.beam_size,
+            n_best=self.n_best,
+            max_length=max_length,
+            min_length=self.min_length,
+            banned=(self._tgt_unk_idx,) if self.ban_unk_token else (),
+            block_ngram_repeat=self.block_ngram_repeat,
+            exclusion_tokens=frozenset(self._exclusion_idxs),
+            forced_prefixes=self._forced_prefixes(batch),
+            length_penalty=_LENGTH_PENALTIES[scorer.length_penalty.__name__],
+            alpha=scorer.alpha,
+            coverage_penalty=_COVERAGE_PENALTIES[scorer.cov_penalty.__name__],
+            beta=scorer.beta,
+            stepwise_penalty=bool(self.stepwise_penalty),
+            ratio=max(self.ratio, 0.0),
+            source_lengths=source_lengths,
+            certificates=bool(self.certificates_file),
+            max_rows=max_rows,
+            return_attention=bool(attn_debug or self.replace_unk or self.report_align or self.attention_file),
+        )
+
+    def _forced_prefixes(self, batch) -> list[list[int]] | None:
+        if not self.tgt_file_prefix or "tgt" not in batch:
+            return None
+        specials = {self._tgt_bos_idx, self._tgt_eos_idx, self._tgt_pad_idx, self._tgt_start_with}
+        return [[token for token in row if token not in specials] for row in batch["tgt"][:, :, 0].tolist()]
+
+    def _report(self, batch, results: list[SearchResult], gold: Tensor | None) -> dict:
+        device, width = batch["src"].device, batch["src"].size(1)
+        size = len(batch["srclen"])
+        report = {
+            "predictions": [],
+            "scores": [],
+            "attention": [],
+            "alignment": [[] for _ in range(size)],
+            "batch": batch,
+            "gold_score": [0] * size if gold is None else gold,
+            "gold_log_probs": None,
+            "results": results,
+        }
+        missing = Hypothesis([], float("-inf"), float("-inf"), True)
+        for result in results:
+            hypotheses = (result.hypotheses + [missing] * self.n_best)[: self.n_best]
+            tokens = [h.tokens + [self._tgt_eos_idx] * (h.finished or not h.tokens) for h in hypotheses]
+            report["predictions"].append([torch.tensor(row, dtype=torch.long, device=device) for row in tokens])
+            report["scores"].append([h.score for h in hypotheses])
+            rows = zip(hypotheses, tokens)
+            report["attention"].append(
+                [torch.zeros(len(row), width) if h.attention is None else h.attention for h, row in rows]
+            )
+        if self.report_align:
+            aligned = self._align_forward(batch, report["predictions"], report["attention"])
+            # a given target has one alignment, which goes beside each of the n-best
+            report["alignment"] = [rows * self.n_best if len(rows) < self.n_best else rows for rows in aligned]
+        return report
+
+    def _align_forward(self, batch, predictions, attention=None):
+        """Alignment matrices ``(tokens, src_len)`` per sentence and hypothesis.
+
+        Transformers have a supervised head for it (stock); recurrent decoders are aligned by their attention. With
+        ``gold_align`` the given target is aligned instead: one matrix per sentence.
+        """
+        layers = getattr(self.model.decoder, "transformer_layers", None)
+        if layers is not None:
+            wanted = self.model.decoder.alignment_layer
+            if not -len(layers) <= wanted < len(layers):  # the default -3 does not exist in small models
+                raise invalid_setting(
+                    "report_align",
+                    True,
+                    f"The model was trained with `alignment_layer` {wanted}, but its decoder has {len(layers)} layers.",
+                )
+            return super()._align_forward(batch, predictions)
+        if self.gold_align and "tgt" in batch:
+            predictions, attention = self._gold_attention(batch)
+        lengths = batch["srclen"].tolist()
+        aligned = []
+        for length, hypotheses, matrices in zip(lengths, predictions, attention):
+            pairs = zip(hypotheses, matrices)
+            rows = [matrix[: int((tokens != self._tgt_eos_idx).sum()), :length] for tokens, matrix in pairs]
+            aligned.append([row if row.size(0) > 0 else None for row in rows])
+        return aligned
+
+    def _gold_attention(self, batch) -> tuple[list, list]:
+        """Per sentence the one gold target's tokens and its attention ``(tgt_len, src_len)``, ensembles averaged."""
+        target = batch["tgt"]  # (batch, tgt_len, 1)
+        per_model = []
+        for model in self.members:
+            scorer = build_scorer([model], batch["src"], batch["srclen"], False)
+            model.decoder.init_state(batch["src"], scorer.memory, scorer.final_states)
+            _, attention = model.decoder(target[:, :-1], scorer.memory, src_len=scorer.src_len, return_attn=True)
+            if attention.get("std") is None:
+                raise invalid_setting("gold_align", True, "A model without attention cannot align.")
+            per_model.append(attention["std"])
+        mean = torch.stack(per_model).mean(0)
+        gold = target[:, 1:, 0]
+        lengths = ((gold != self._tgt_pad_idx).sum(1)).tolist()
+        return (
+            [[row[:length]] for row, length in zip(gold, lengths)],
+            [[matrix[:length]] for matrix, length in zip(mean, lengths)],
+        )
+
+    def _gold_scores(self, batch) -> Tensor | None:
+        """Log-probability ``(batch,)`` of the given targets, minus infinity where impossible; None without targets."""
+        if "tgt" not in batch or self.tgt_file_prefix:
+            return None
+        members = self.members
+        target = batch["tgt"]  # (batch, tgt_len, 1)
+        gold = target[:, 1:, 0]
+        per_model = []
+        for model in members:
+            scorer = build_scorer([model], batch["src"], batch["srclen"], False)
+            model.decoder.init_state(batch["src"], scorer.memory, scorer.final_states)
+            hidden, _ = model.decoder(target[:, :-1], scorer.memory, src_len=scorer.src_len)
+            per_model.append(scorer.log_probs(hidden))
+        stacked = torch.stack(per_model)
+        log_probs = stacked[0] if len(members) == 1 else combine(stacked, self.average_probabilities)
+        picked = log_probs.gather(2, gold.unsqueeze(-1)).squeeze(-1).double()
+        return picked.masked_fill(gold == self._tgt_pad_idx, 0.0).sum(1)
+
+    def _translate(self, infer_iter, transform=None, attn_debug=False, align_debug=False, phrase_table=""):
+        """Translate everything in ``infer_iter``; as many outputs as inputs, in order, blank lines included.
+
+        Returns:
+            scores and predictions, each a list per input of lists of ``n_best``; ``predictions.certificates`` holds
+            one dictionary per input where certificates were asked for.
+        """
+        if self._tgt_sep_idx != self._tgt_unk_idx:  # document-level models re-translate segments: stock's own loop
+            return super()._translate(infer_iter, transform, attn_debug, align_debug, phrase_table)
+        # on a GPU the setting of older PyTorch would round there
+        with products("fp32" if self._use_cuda else self.matmul_precision) as found:
+            if found.precision != "fp32":
+                self._log(f"Matrix products: {found.library}, {found.precision} ({found.reason})")
+            return Outputs(self, infer_iter, transform, attn_debug, align_debug).run()

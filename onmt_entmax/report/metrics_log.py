@@ -1,0 +1,65 @@
+"""``PREFIX_metrics.jsonl``: one JSON object per validation, in order of steps, also over kills and resumed runs."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+
+from onmt_entmax.whole_files import write_whole
+
+
+def read_metrics(path: str | os.PathLike) -> list[dict]:
+    r"""Read a metrics file; a last line that a kill cut short is left out.
+
+    Raises:
+        ValueError: a line other than the last is no JSON object, with file and line number.
+    """
+    lines = Path(path).read_text(encoding="utf-8").split("\n")
+    entries = []
+    for number, line in enumerate(lines, 1):
+        if line == "":
+            continue
+        try:
+            entry = json.loads(line)
+        except json.JSONDecodeError:
+            if number == len(lines):  # a whole line ends with \n, and an empty string follows
+                break
+            raise ValueError(f"{path}, line {number}: not JSON.") from None
+        if not isinstance(entry, dict) or "step" not in entry:
+            raise ValueError(f"{path}, line {number}: not an entry of a metrics file.")
+        entries.append(entry)
+    return entries
+
+
+class MetricsLog:
+    """Appends entries to a metrics file.
+
+    Args:
+        path: the file.
+        after_step: keep the entries up to this step (that of the checkpoint a run resumes from), drop the others; 0
+            starts a new file.
+    """
+
+    def __init__(self, path: str | os.PathLike, after_step: int = 0) -> None:
+        self.path = Path(path)
+        kept = []
+        if after_step > 0 and self.path.is_file():
+            kept = [entry for entry in read_metrics(self.path) if entry["step"] <= after_step]
+        write_whole(self.path, "".join(_line(entry) for entry in kept).encode("utf-8"))
+
+    def append(self, entry: dict) -> None:
+        """Write one entry through to the disk. NaN and infinities become null."""
+        with open(self.path, "ab") as file:
+            file.write(_line(entry).encode("utf-8"))
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _line(entry: dict) -> str:
+    return json.dumps({key: _finite(value) for key, value in entry.items()}, allow_nan=False) + "\n"
+
+
+def _finite(value):
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,191 @@
+"""Subwords: byte pair encoding (Sennrich, Haddow and Birch 2016) by subword-nmt, or sentencepiece; both reversible.
+
+A piece that is not a word's last ends in ``@@``; :func:`undo_bpe` joins them again. Words that would be ambiguous (that
+end in ``@@``, or that OpenNMT-py would take for a special token) are spelled out, character by character.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections import Counter
+from collections.abc import Container, Iterable
+from typing import Protocol
+
+from onmt_entmax.errors import UserError, invalid_setting
+from onmt_entmax.tasks.translation.text import import_optional
+
+SEPARATOR = "@@"
+SPACE = "\u2581"  # what sentencepiece writes for a blank
+RESERVED = frozenset({"<blank>", "<s>", "</s>", "<unk>", "<mask>"})  # OpenNMT-py's special tokens
+
+
+class Segmenter(Protocol):
+    """Cuts tokenised lines into subwords; :func:`undo_subwords` is its inverse."""
+
+    def encode(self, line: str) -> str:
+        """Return the pieces of a line, separated by one U+0020."""
+        ...
+
+
+class Bpe:
+    """Byte pair encoding with learned merges.
+
+    Args:
+        codes: the text of a codes file, as :func:`learn_codes` returns it.
+        vocabulary: only pieces among these are produced where possible (subword-nmt's ``--vocabulary``): merges that
+            lead to others are undone. ``None``: all merges are used.
+    """
+
+    def __init__(self, codes: str, vocabulary: set[str] | None = None):
+        apply_bpe = import_optional("subword_nmt.apply_bpe", "subword-nmt", "byte pair encoding")
+        # subword-nmt ends the program on a file without merges
+        merges = codes.rstrip("\n").count("\n")
+        self._bpe = apply_bpe.BPE(io.StringIO(codes), separator=SEPARATOR, vocab=vocabulary) if merges else None
+        self._words: dict[str, str] = {}
+
+    def encode(self, line: str) -> str:
+        """Return the pieces of a tokenised line, separated by one U+0020; an empty line stays empty."""
+        return " ".join(self._word(word) for word in line.split(" ")) if line else ""
+
+    def _word(self, word: str) -> str:
+        pieces = self._words.get(word)
+        if pieces is None:
+            parts = self._bpe.segment_tokens([word]) if self._bpe else None
+            if parts is None or parts[-1].endswith(SEPARATOR) or parts[-1] in RESERVED:
+                parts = [*(character + SEPARATOR for character in word[:-1]), word[-1]]
+            pieces = self._words[word] = " ".join(parts)
+        return pieces
+
+
+def learn_codes(counts: Counter[str], merges: int) -> str:
+    """Learn merges from word counts with subword-nmt.
+
+    Args:
+        counts: how often each word occurs.
+        merges: how many merges; fewer are learned when no pair of symbols occurs twice any more.
+
+    Returns:
+        The text of a codes file.
+
+    Raises:
+        UserError: subword-nmt is missing, or ``merges`` is below 1.
+    """
+    if merges < 1:
+        raise invalid_setting("--merges", merges, "It must be at least 1.")
+    learn_bpe = import_optional("subword_nmt.learn_bpe", "subword-nmt", "byte pair encoding")
+    # in order of the words: subword-nmt breaks no ties by where a word stood, but its files should not depend on that
+    lines = io.StringIO("".join(f"{word} {counts[word]}\n" for word in sorted(counts)))
+    codes = io.StringIO()
+    if all(len(word) < 2 for word in counts):
+        return "#version: 0.2\n"  # nothing to merge: subword-nmt fails on this
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stderr(nowhere):
+        learn_bpe.learn_bpe(lines, codes, merges, is_dict=True)
+    return codes.getvalue()
+
+
+def undo_bpe(line: str) -> str:
+    """Join pieces that end in ``@@`` with what follows; a line's last one, which a cut translation may have, too."""
+    words, word = [], ""
+    for piece in line.split(" "):
+        if piece.endswith(SEPARATOR):
+            word += piece[: -len(SEPARATOR)]
+        else:
+            words.append(word + piece)
+            word = ""
+    if word:
+        words.append(word)
+    return " ".join(words)
+
+
+class SentencePiece:
+    """A sentencepiece unigram model without Unicode normalisation, so that every line comes back as it was.
+
+    Args:
+        model: the serialised model.
+    """
+
+    def __init__(self, model: bytes):
+        sentencepiece = import_optional("sentencepiece", "sentencepiece", "sentencepiece")
+        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+
+    def encode(self, line: str) -> str:
+        """Return the pieces of a line; U+2581, sentencepiece's own sign for a blank, must not occur in it."""
+        return " ".join(self._processor.encode(line, out_type=str))
+
+
+def train_sentencepiece(lines: Iterable[str], size: int) -> bytes:
+    """Train a sentencepiece unigram model.
+
+    Args:
+        lines: training text, without U+2581.
+        size: the number of pieces aimed at; a small text yields fewer.
+
+    Returns:
+        The serialised model, which does not depend on the number of processors.
+
+    Raises:
+        UserError: sentencepiece is missing, or refuses the text or the size.
+    """
+    sentencepiece = import_optional("sentencepiece", "sentencepiece", "sentencepiece")
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=(line for line in lines if line),
+            model_writer=model,
+            vocab_size=size,
+            hard_vocab_limit=False,
+            character_coverage=1.0,
+            normalization_rule_name="identity",
+            remove_extra_whitespaces=False,
+            num_threads=1,
+            minloglevel=2,
+        )
+    except (RuntimeError, OSError) as error:
+        raise UserError(f"Invalid setting for `--merges`: {size}. sentencepiece: {error}") from None
+    return model.getvalue()
+
+
+def undo_sentencepiece(line: str) -> str:
+    """Join pieces and turn U+2581 into blanks."""
+    text = line.replace(" ", "").replace(SPACE, " ")
+    return text[1:] if text.startswith(" ") else text
+
+
+def undo_subwords(kind: str, line: str) -> str:
+    """Return the tokenised line from its pieces; ``kind`` is ``bpe``, ``sentencepiece`` or ``none``."""
+    return {"bpe": undo_bpe, "sentencepiece": undo_sentencepiece}.get(kind, str)(line)
+
+
+def left_over(kind: str, line: str, known: Container[str] = ()) -> str | None:
+    """Return the first token that shows that pieces of another kind are in a tokenised line, or ``None``.
+
+    ``known`` are tokens that do occur, whatever they look like.
+    """
+    for token in line.split(" "):
+        if token in known:
+            continue
+        if token.endswith(SEPARATOR) or (kind != "none" and SPACE in token):
+            return token
+    return None
+
+
+def count_pieces(lines: Iterable[str]) -> Counter[str]:
+    """Count the tokens of lines whose separator is U+0020."""
+    counts: Counter[str] = Counter()
+    for line in lines:
+        if line:
+            counts.update(line.split(" "))
+    return counts
+
+
+def vocabulary_lines(counts: Counter[str], minimum: int) -> list[str]:
+    """Return ``token<TAB>count`` lines, most frequent first, ties by code point; special tokens are left to OpenNMT-py.
+
+    Args:
+        counts: tokens of the training text.
+        minimum: tokens that occur less often are left out.
+    """
+    kept = [(token, count) for token, count in counts.items() if count >= minimum and token not in RESERVED]
+    return [f"{token}\t{count}" for token, count in sorted(kept, key=lambda pair: (-pair[1], pair[0]))]

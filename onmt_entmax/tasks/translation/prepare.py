@@ -1,0 +1,194 @@
+"""``onmt_entmax prepare translation``: parallel text to subwords, vocabularies and a YAML for training.
+
+onmt_entmax prepare translation --corpus iwslt17 --direction de-en --data iwslt17 --output runs/de-en
+onmt_train -config runs/de-en/data.yaml ...
+
+The output folder holds ``train``, ``dev`` and ``test`` as ``.src`` and ``.tgt`` in subwords; ``dev`` and ``test`` also
+as ``.ref`` (running text) and ``.ref.tok`` (tokens), for scoring; the codes, ``vocab.src``, ``vocab.tgt``,
+``data.yaml`` and ``manifest.json``. Its files appear only when all of them are done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tqdm import tqdm
+
+from onmt_entmax.errors import UserError
+from onmt_entmax.files import sha256, whole_folder, write_json, write_lines, write_text
+from onmt_entmax.tasks.data_yaml import data_yaml
+from onmt_entmax.tasks.translation.bpe import count_pieces, undo_subwords, vocabulary_lines
+from onmt_entmax.tasks.translation.readers import CORPORA, KFTT_ORIGINAL_PAIRS, Reader, Split
+from onmt_entmax.tasks.translation.segment import write_segmenters
+from onmt_entmax.tasks.translation.settings import Settings, add_arguments
+from onmt_entmax.tasks.translation.text import Tokenizer, make_tokenizer, normalise_romanian
+from onmt_entmax.version import __version__
+
+__all__ = ["MANIFEST", "Prepared", "add_arguments", "prepare", "run"]
+
+MANIFEST = "manifest.json"
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prepare the corpus, print the counts at each step and the vocabulary sizes, return 0."""
+    values = {name: getattr(args, name) for name in Settings.__dataclass_fields__}
+    manifest = prepare(Settings(**values), args.data, args.output)
+    for split, counts in manifest["counts"].items():
+        print(f"{split}: " + ", ".join(f"{number} {step.replace('_', ' ')}" for step, number in counts.items()))
+    sizes = manifest["vocabularies"]
+    print(f"vocabularies: {sizes['src']} source, {sizes['tgt']} target types (without special tokens)")
+    print(f"{args.output}: {manifest['corpus']} {manifest['direction']}, {manifest['counts']['train']['kept']} pairs")
+    return 0
+
+
+def prepare(settings: Settings, data: Path, output: Path) -> dict:
+    """Write the training text of a corpus; see the head of this file.
+
+    Args:
+        settings: what to do; defaults are filled in.
+        data: the folder with the unpacked corpus.
+        output: the folder to write; what an earlier run wrote there and this one does not is removed.
+
+    Returns:
+        The manifest: settings, counts at each step, vocabulary sizes, SHA-256 of inputs and outputs, version.
+
+    Raises:
+        UserError: bad input or settings; then the output folder is as it was.
+    """
+    settings.complete()
+    reader = Reader(settings.corpus, settings.direction, data, settings.original, settings.unescape)
+    languages = {"src": reader.source, "tgt": reader.target}
+    splits = {
+        "train": reader.training(settings.train),
+        "dev": reader.held_out("--dev", settings.dev),
+        "test": reader.held_out("--test", settings.test),
+    }
+    _check_size(settings, len(splits["train"].source))
+    prepared = {name: _process(name, split, settings, languages) for name, split in splits.items()}
+    earlier = _outputs(output)
+    with whole_folder(output) as fresh:
+        segmenters = write_segmenters(fresh, settings, prepared["train"].source, prepared["train"].target)
+        vocabularies = {}
+        for split, lines in prepared.items():
+            for side, text in (("src", lines.source), ("tgt", lines.target)):
+                pieces = [segmenters[side].encode(line) for line in tqdm(text, f"{split}.{side}", disable=None)]
+                _check_reversible(settings.subwords, f"{split}.{side}", text, pieces)
+                write_lines(fresh / f"{split}.{side}", pieces)
+                if split == "train":
+                    vocabulary = vocabulary_lines(count_pieces(pieces), settings.min_frequency)
+                    write_lines(fresh / f"vocab.{side}", vocabulary)
+                    vocabularies[side] = len(vocabulary)
+            if split != "train":
+                write_lines(fresh / f"{split}.ref", lines.reference)
+                write_lines(fresh / f"{split}.ref.tok", lines.target)
+        write_text(fresh / "data.yaml", data_yaml(output.resolve(), vocabularies))
+        manifest = {
+            "task": "translation",
+            "corpus": settings.corpus,
+            "direction": settings.direction,
+            "version": __version__,
+            "settings": asdict(settings),
+            "tokenizers": {side: settings.tokenizer_kind("test", language) for side, language in languages.items()},
+            "counts": {split: lines.counts for split, lines in prepared.items()},
+            "vocabularies": vocabularies,
+            "inputs": {_input_name(p, data): sha256(p) for split in splits.values() for p in split.files},
+            "outputs": {p.relative_to(fresh).as_posix(): sha256(p) for p in sorted(fresh.rglob("*")) if p.is_file()},
+        }
+        write_json(fresh / MANIFEST, manifest)
+    for stale in earlier - set(manifest["outputs"]):
+        (output / stale).unlink(missing_ok=True)
+    return manifest
+
+
+@dataclass
+class Prepared:
+    """Tokenised lines of a split; the reference is running text."""
+
+    source: list[str]
+    target: list[str]
+    reference: list[str]
+    counts: dict[str, int]
+
+
+def _check_size(settings: Settings, read: int) -> None:
+    """Compare the number of training pairs with the official one, as early as it is known."""
+    official = KFTT_ORIGINAL_PAIRS if settings.original else CORPORA[settings.corpus].pairs
+    if official is None or settings.any_size or read == official:
+        return
+    less = f"{official - read:,} fewer" if read < official else f"{read - official:,} more"
+    raise UserError(
+        f"{settings.corpus}: {read:,} training pairs read, the official data have {official:,}: {less}. "
+        "Check the download, or go on with --any-size."
+    )
+
+
+def _process(name: str, split: Split, settings: Settings, languages: dict[str, str]) -> Prepared:
+    """Normalise, tokenise and filter one split. Test pairs are never dropped, so that scores stay comparable."""
+    tokenizers = {side: make_tokenizer(settings.tokenizer_kind(name, lang), lang) for side, lang in languages.items()}
+
+    def tokenise(side: str, lines: list[str]) -> list[str]:
+        return [_tokens(line, tokenizers[side], settings) for line in tqdm(lines, f"tokens of {name}", disable=None)]
+
+    def text(side: str, lines: list[str]) -> list[str]:
+        return [normalise_romanian(line, settings.romanian) for line in lines] if languages[side] == "ro" else lines
+
+    source, target = tokenise("src", text("src", split.source)), tokenise("tgt", text("tgt", split.target))
+    reference = [""] * len(target)
+    if name != "train" and split.reference is not None:
+        reference = text("tgt", split.reference)
+    elif name != "train":
+        reference = text("tgt", split.target)
+        if tokenizers["tgt"].name == "given":
+            reference = [tokenizers["tgt"].detokenise(line) for line in reference]
+    counts = {"read": len(source), "empty": 0}
+    if name == "train":
+        counts["too_long"] = 0
+    kept = []
+    for row in zip(source, target, reference):
+        if not row[0] or not row[1]:
+            counts["empty"] += 1
+            if name != "test":
+                continue
+        if name == "train" and settings.max_length and _longest(row) > settings.max_length:
+            counts["too_long"] += 1
+            continue
+        kept.append(row)
+    counts["kept"] = len(kept)
+    if not kept:
+        raise UserError(f"{name}: no sentence pair is left of the {len(source)} read.")
+    return Prepared(*([row[side] for row in kept] for side in range(3)), counts)
+
+
+def _tokens(line: str, tokenizer: Tokenizer, settings: Settings) -> str:
+    # OpenNMT-py takes U+FFE8 for its separator of features and stops; sentencepiece takes U+2581 for a blank
+    line = line.replace("\uffe8", "|")
+    if settings.subwords == "sentencepiece":
+        line = line.replace("\u2581", "_")
+    line = tokenizer.tokenise(line)
+    return line.lower() if settings.lowercase else line
+
+
+def _longest(row: tuple[str, str, str]) -> int:
+    return max(row[0].count(" "), row[1].count(" ")) + 1
+
+
+def _check_reversible(kind: str, name: str, lines: list[str], pieces: list[str]) -> None:
+    for number, (line, encoded) in enumerate(zip(lines, pieces), 1):
+        if undo_subwords(kind, encoded) != line:
+            raise UserError(f"{name}, line {number}: {line!r} does not come back from its subwords {encoded!r}.")
+
+
+def _input_name(path: Path, data: Path) -> str:
+    """Name an input by its path inside the data folder: a manifest does not depend on where the data lie."""
+    return path.relative_to(data).as_posix() if data in path.parents else path.name
+
+
+def _outputs(folder: Path) -> set[str]:
+    """What an earlier run says it wrote into a folder."""
+    try:
+        return set(json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["outputs"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()

@@ -1,0 +1,129 @@
+"""BLEU and chrF by sacreBLEU, and a paired bootstrap of two systems that may have several runs each.
+
+BLEU: Papineni et al. (2002); signatures and the 13a tokeniser: Post (2018); chrF: Popović (2015).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from sacrebleu.metrics import BLEU, CHRF
+
+from onmt_entmax.errors import UserError, choices, invalid_setting
+from onmt_entmax.tasks.translation.text import import_optional
+
+RAW_TOKENIZERS = ("13a", "ja-mecab", "char")
+
+
+class Comparison(NamedTuple):
+    """First minus second system, with a 95% percentile interval and a two-sided p-value."""
+
+    difference: float
+    low: float
+    high: float
+    p_value: float
+
+
+def tokenised_bleu(lowercase: bool = False) -> BLEU:
+    """BLEU on text that is tokenised already, as in the paper; sacreBLEU adds no tokenisation of its own."""
+    return BLEU(tokenize="none", lowercase=lowercase, force=True)  # force: no warning that the text is tokenised
+
+
+def raw_bleu(tokenizer: str, lowercase: bool = False) -> BLEU:
+    """BLEU on running text, tokenised by sacreBLEU.
+
+    Raises:
+        UserError: an unknown tokeniser, or ``ja-mecab`` without its packages.
+    """
+    if tokenizer not in RAW_TOKENIZERS:
+        raise invalid_setting("--raw-tokenizer", tokenizer, choices(RAW_TOKENIZERS))
+    if tokenizer == "ja-mecab":
+        try:
+            import_optional("MeCab", "mecab-python3", "ja-mecab")
+            import_optional("ipadic", "ipadic", "ja-mecab")
+        except UserError as error:
+            raise UserError(f"{error}; or choose `--raw-tokenizer char`") from None
+    return BLEU(tokenize=tokenizer, lowercase=lowercase, force=True)
+
+
+def raw_tokenizer_for(language: str) -> str:
+    """The tokeniser of :func:`raw_bleu` that a target language is usually scored with."""
+    return "ja-mecab" if language == "ja" else "13a"
+
+
+def chrf(lowercase: bool = False) -> CHRF:
+    """chrF2 on running text: character 6-grams, no word n-grams, recall counts twice."""
+    return CHRF(lowercase=lowercase)
+
+
+def corpus_score(metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[str]) -> float:
+    """Score a whole text; one reference per line, as many lines as hypotheses."""
+    return metric.corpus_score(list(hypotheses), [list(references)]).score
+
+
+def metric_signature(metric: BLEU | CHRF) -> str:
+    """Return sacreBLEU's signature, its version under the name ``sacrebleu``; the metric must have scored a text."""
+    return metric.get_signature().format(short=False).replace("version:", "sacrebleu:")
+
+
+def mean(values: Sequence[float]) -> float:
+    """Return the arithmetic mean."""
+    return sum(values) / len(values)
+
+
+def standard_deviation(values: Sequence[float]) -> float | None:
+    """Return the sample standard deviation (n - 1); ``None`` for a single value."""
+    if len(values) < 2:
+        return None
+    middle = mean(values)
+    return (sum((value - middle) ** 2 for value in values) / (len(values) - 1)) ** 0.5
+
+
+def sentence_statistics(metric: BLEU, hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
+    """Return what corpus BLEU sums over lines: matched 1- to 4-grams, their totals, both lengths; shape (lines, 10)."""
+    rows = []
+    for hypothesis, reference in zip(hypotheses, references):
+        score = metric.corpus_score([hypothesis], [[reference]])
+        rows.append([*score.counts, *score.totals, score.sys_len, score.ref_len])
+    return np.array(rows, dtype=np.float64)
+
+
+def paired_bootstrap(
+    first: Sequence[np.ndarray], second: Sequence[np.ndarray], samples: int = 1000, seed: int = 1
+) -> Comparison:
+    """Compare two systems on the same resampled lines (Koehn 2004).
+
+    Args:
+        first, second: for each run of a system, :func:`sentence_statistics`, all of the same shape. A system's score is
+            the mean BLEU of its runs; runs are not resampled.
+        samples: how often the lines are drawn, with replacement.
+        seed: of the drawing.
+
+    Returns:
+        The difference of the scores, its 95% interval (percentiles), and a two-sided p-value: how often a resample lies
+        at least as far from the difference as the difference lies from zero (one added above and below, so never 0).
+    """
+    lines = len(first[0])
+
+    def difference(weights: np.ndarray) -> float:
+        return mean([_bleu(weights @ run) for run in first]) - mean([_bleu(weights @ run) for run in second])
+
+    observed = difference(np.ones(lines))
+    generator = np.random.default_rng(seed)
+    drawn = np.array(
+        [
+            difference(np.bincount(generator.integers(0, lines, lines), minlength=lines).astype(np.float64))
+            for _ in range(samples)
+        ]
+    )
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    # the slack keeps a difference of exactly zero, or one reached up to rounding, on the far side
+    far = int((np.abs(drawn - observed) >= abs(observed) - 1e-9).sum())
+    return Comparison(observed, float(low), float(high), (far + 1) / (samples + 1))
+
+
+def _bleu(sums: np.ndarray) -> float:
+    counts, totals, lengths = (part.astype(int).tolist() for part in (sums[:4], sums[4:8], sums[8:]))
+    return BLEU.compute_bleu(counts, totals, *lengths, smooth_method="exp").score

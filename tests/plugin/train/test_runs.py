@@ -1,0 +1,224 @@
+"""Runs of ``onmt_train`` in this process: options, best checkpoint, stop rule, metrics, mistakes on one line."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import math
+import os
+
+import pytest
+import torch
+
+from onmt_entmax import whole_files
+from onmt_entmax.errors import UserError
+from onmt_entmax.plugin.train.saver import KEY
+from onmt_entmax.report.metrics_log import read_metrics
+from tests.plugin.train.helpers import config, load, tensors, train
+
+
+def test_rate_follows_validation_loss_and_nothing_else(folder):
+    # `start_decay_steps` and `decay_steps` are stock's: they would shrink the rate at every step from the second on
+    yaml = config(folder, decay_method="valid_loss", learning_rate_decay=0.5, learning_rate=0.3, valid_steps=2)
+    checkpoint = train(yaml, folder / "m", 16, "-start_decay_steps", "2", "-decay_steps", "1")
+    entries = read_metrics(folder / "m_metrics.jsonl")
+    rates = [entry["learning_rate"] for entry in entries]
+    expected, rate = [], 0.3
+    for i in range(len(entries)):
+        expected.append(rate)
+        rate *= 0.5 if i > 0 and entries[i]["loss"] > entries[i - 1]["loss"] else 1
+    assert rates == pytest.approx(expected)
+    assert rate < 0.3  # it did rise, or this tests nothing
+    assert checkpoint["optim"]["entmax_schedule"]["scale"] == pytest.approx(rate / 0.3)
+
+
+def test_best_checkpoint_is_named_and_never_deleted(folder):
+    earliest = 16
+    for seed in range(1, 9):
+        options = {"keep_best": "true", "valid_steps": 2, "save_checkpoint_steps": 2, "keep_checkpoint": 2}
+        out = folder / f"out{seed}"
+        train(config(folder, learning_rate=0.3, seed=seed, **options), out / "m", 16)
+        entries = read_metrics(out / "m_metrics.jsonl")
+        accuracies = [entry["accuracy"] for entry in entries]
+        step = entries[accuracies.index(max(accuracies))]["step"]
+        best = json.loads((out / "m_best.json").read_text(encoding="utf-8"))
+        assert (best["step"], best["value"]) == (step, max(accuracies))
+        assert load(out / "m_best.pt")[KEY]["step"] == step
+        names = ["m_best.json", "m_best.pt", "m_metrics.jsonl", "m_step_14.pt", "m_step_16.pt"]
+        assert sorted(os.listdir(out)) == names
+        earliest = min(earliest, step)
+        if earliest < 14:  # it is not among the two that are kept
+            return
+    raise AssertionError(f"the best step was {earliest} or later with every seed: the test is idle")
+
+
+def test_keep_checkpoint_counts_over_a_resumed_run(folder):
+    yaml = config(folder, save_checkpoint_steps=2, keep_checkpoint=2)
+    train(yaml, folder / "out" / "m", 4)
+    train(yaml, folder / "out" / "m", 8, "-train_from", str(folder / "out" / "m_step_4.pt"))
+    assert sorted(os.listdir(folder / "out")) == ["m_metrics.jsonl", "m_step_6.pt", "m_step_8.pt"]
+
+
+def test_run_without_a_step_limit_stops_by_itself(folder):
+    yaml = config(folder, early_stopping=2, early_stopping_criteria="[accuracy]", valid_steps=2, learning_rate=1000)
+    train(yaml, folder / "m", 0)
+    entries = read_metrics(folder / "m_metrics.jsonl")
+    accuracies = [entry["accuracy"] for entry in entries]
+    assert len(entries) == accuracies.index(max(accuracies)) + 3
+    assert "stop:2xaccuracy" in entries[-1]["signature"]
+    checkpoint = load(folder / f"m_step_{entries[-1]['step']}.pt")
+    assert checkpoint[KEY]["stop"]["waited"] == 2
+
+
+@pytest.mark.parametrize(("function", "alpha"), [("softmax", 1.0), ("entmax15", 1.5), ("sparsemax", 2.0)])
+def test_metrics_entry(folder, caplog, function, alpha):
+    yaml = config(folder, generator_function=function, label_smoothing=0.1)
+    with caplog.at_level(logging.INFO, logger="onmt"):
+        train(yaml, folder / "m", 8)
+    entry = read_metrics(folder / "m_metrics.jsonl")[-1]
+    assert (entry["step"], entry["kind"], entry["alpha_output"], entry["alpha_attention"]) == (8, "valid", alpha, 2.0)
+    # 80 lines in batches of four
+    assert (entry["steps_per_epoch"], entry["epoch"]) == (20, 0.4)
+    # the letters of the 20 lines, and an end token each
+    words = sum(len(line.split(" ")) + 1 for line in (folder / "valid.tgt").read_text(encoding="utf-8").splitlines())
+    assert entry["n_words"] == words
+    if alpha == 1:
+        # validation is not smoothed
+        assert entry["perplexity"] == pytest.approx(math.exp(entry["loss"]))
+        assert entry["support_output"] == 16  # 8 letters, 4 special tokens, filled up to a multiple of 8
+        assert f"Validation perplexity: {entry['perplexity']:g}" in caplog.text
+    else:
+        assert entry["perplexity"] is None
+        assert 1 <= entry["support_output"] <= 16
+        assert "perplexity:" not in caplog.text.replace("epsilon-perplexity", "")
+    assert f"Validation loss (alpha {alpha:g}): {entry['loss']:g}" in caplog.text
+    assert f"loss (alpha {alpha:g}, smoothed): " in caplog.text
+    assert 0 <= entry["sparsemax_score"] <= 1 and 0 <= entry["jensen_shannon"] <= math.log(2)
+
+
+def test_tensorboard_has_the_measures(folder):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    yaml = config(folder, tensorboard="true", tensorboard_log_dir=folder / "board", report_every=2)
+    train(yaml, folder / "m", 4)
+    events = EventAccumulator(str(next((folder / "board").iterdir())))
+    events.Reload()
+    entry = read_metrics(folder / "m_metrics.jsonl")[-1]
+    for name in ("loss", "accuracy", "support_output", "support_attention", "gold_zero", "jensen_shannon", "lr"):
+        key = "learning_rate" if name == "lr" else name
+        assert events.Scalars(f"valid/{name}")[-1].value == pytest.approx(entry[key], rel=1e-5), name
+    tags = events.Tags()["scalars"]
+    assert "progress/loss" in tags and "progress/ppl" not in tags and "valid/perplexity" not in tags
+
+
+def test_learned_alpha_is_reported(folder):
+    yaml = config(folder, global_attention_function="entmax", global_attention_alpha="learned")
+    train(yaml, folder / "m", 4)
+    entry = read_metrics(folder / "m_metrics.jsonl")[-1]
+    assert entry["alpha_learned"] and entry["alpha_attention"] > 1
+    assert "alpha:1.5/learned" in entry["signature"]
+
+
+def test_keep_states_starts_the_schedule_at_the_given_rate(folder, caplog):
+    yaml = config(folder, decay_method="valid_loss", learning_rate=0.3, valid_steps=2)
+    train(yaml, folder / "m", 16)
+    with caplog.at_level(logging.INFO, logger="onmt"):
+        resumed = ("-train_from", str(folder / "m_step_16.pt"))
+        train(yaml, folder / "n", 18, *resumed, "-reset_optim", "keep_states", "-learning_rate", "0.01")
+        train(yaml, folder / "o", 18, *resumed, "-learning_rate", "0.01", "-decay_method", "none")
+    assert "Learning rate at step 17: 0.01 (`learning_rate` 0.01 from the configuration, times 1 by" in caplog.text
+    assert "`learning_rate: 0.01` of the configuration is not used" in caplog.text
+    for run, rate in (("n", "lr:0.01|"), ("o", "lr:0.3|")):
+        signature = read_metrics(folder / f"{run}_metrics.jsonl")[-1]["signature"]
+        assert rate in signature and "|decay:valid_lossx" in signature
+
+
+def test_reset_all_begins_a_new_run(folder):
+    yaml = config(folder)
+    train(yaml, folder / "m", 8)
+    again = train(yaml, folder / "n", 4, "-train_from", str(folder / "m_step_8.pt"), "-reset_optim", "all")
+    assert again[KEY]["step"] == 4 and [e["step"] for e in read_metrics(folder / "n_metrics.jsonl")] == [4]
+    # the data begins at its first line
+    assert again[KEY]["ranks"][0]["position"]["data"]["workers"][0]["mixture"]["read"] == {"a": 0, "b": 0}
+
+
+def test_nothing_left_to_train(folder, caplog):
+    yaml = config(folder)
+    train(yaml, folder / "m", 4)
+    with caplog.at_level(logging.INFO, logger="onmt"):
+        train(yaml, folder / "m", 4, "-train_from", str(folder / "m_step_4.pt"))
+    assert "Nothing left to train: the checkpoint is at step 4" in caplog.text
+
+
+def test_checkpoint_is_plain_data(folder):
+    yaml = config(folder, keep_best="true", early_stopping=3, decay_method="valid_loss", average_decay=0.1)
+    checkpoint = train(yaml, folder / "m", 4)
+    kinds = {type(leaf) for leaf in tensors(checkpoint[KEY]).values()}
+    assert kinds <= {torch.Tensor, str, int, float, bool, type(None)}
+
+
+def test_half_written_checkpoint_of_a_killed_run_is_removed(folder):
+    yaml = config(folder)
+    train(yaml, folder / "out" / "m", 2)
+    (folder / "out" / ".m_step_4.pt.part").write_bytes(b"half")
+    (folder / "out" / ".other_step_4.pt.part").write_bytes(b"of another run")
+    train(yaml, folder / "out" / "m", 3, "-train_from", str(folder / "out" / "m_step_2.pt"))
+    left = [name for name in os.listdir(folder / "out") if name.endswith(".part")]
+    assert left == [".other_step_4.pt.part"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"early_stopping": 3, "early_stopping_criteria": "[speed]"},
+            "`early_stopping_criteria`: speed. Valid choices",
+        ),
+        ({"early_stopping": -1}, "`early_stopping`: -1"),
+        ({"decay_method": "valid_loss", "learning_rate_decay": 0}, "`learning_rate_decay`: 0"),
+        ({"decay_method": "valid_loss", "valid_steps": 0}, "`valid_steps`: 0"),
+        ({"keep_best": "true", "save_format": "safetensors"}, "`save_format`: safetensors"),
+        (
+            {"keep_best": "true", "parallel_mode": "tensor_parallel", "world_size": 2},
+            "`parallel_mode`: tensor_parallel. `keep_best` needs `data_parallel`.",
+        ),
+        ({"batch_size": 0}, "`batch_size`: 0"),
+    ],
+)
+def test_mistakes_are_named(folder, changes, message):
+    yaml = config(folder, **changes)
+    with pytest.raises(UserError) as caught:
+        train(yaml, folder / "m", 2)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_what_follows_validations_needs_them(folder):
+    yaml = config(folder, keep_best="true")
+    text = yaml.read_text(encoding="utf-8")
+    lines = [line for line in text.split("\n") if not line.startswith("  valid:")]
+    yaml.write_text("\n".join(lines), encoding="utf-8")
+    with pytest.raises(UserError, match="`keep_best` follows the validations, but `data` has no corpus `valid`"):
+        train(yaml, folder / "m", 2)
+
+
+def test_full_disk_names_the_last_whole_checkpoint(folder, monkeypatch):
+    yaml = config(folder, save_checkpoint_steps=2, valid_steps=100)
+    write = whole_files._RememberingFile.write
+
+    def full_at_the_second(self, data):
+        if not self.file.name.endswith("m_step_4.pt.part"):
+            return write(self, data)
+        self.error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return len(data)
+
+    monkeypatch.setattr(whole_files._RememberingFile, "write", full_at_the_second)
+    with pytest.raises(UserError) as caught:
+        train(yaml, folder / "out" / "m", 4)
+    path = folder / "out" / "m"
+    assert str(caught.value) == (
+        f"Cannot write {path}_step_4.pt: No space left on device. The last whole checkpoint is {path}_step_2.pt."
+    )
+    assert sorted(os.listdir(folder / "out")) == ["m_metrics.jsonl", "m_step_2.pt"]
+    load(f"{path}_step_2.pt")

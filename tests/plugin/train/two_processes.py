@@ -1,0 +1,89 @@
+"""One of two processes that train together over gloo: ``python -m tests.plugin.train.two_processes RANK FOLDER``."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+import warnings
+from pathlib import Path
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import onmt_entmax
+
+    onmt_entmax.register()
+    import onmt.train_single
+    import onmt.utils.distributed
+import torch
+
+from tests.plugin.train.helpers import config, train
+
+FOLLOWING = {
+    "decay_method": "valid_loss",
+    "learning_rate": 0.5,
+    "keep_best": "true",
+    "early_stopping": 3,
+    "early_stopping_criteria": "[accuracy]",
+    "valid_steps": 2,
+    "report_every": 2,
+}
+
+
+def as_rank(rank: int) -> None:
+    """Let stock's trainer and data believe that they are one of two, without a GPU."""
+    stock_trainer, stock_data = onmt.train_single.build_trainer, onmt.train_single.build_dynamic_dataset_iter
+
+    def build_trainer(*args, **kwargs):
+        trainer = stock_trainer(*args, **kwargs)
+        trainer.n_gpu, trainer.gpu_rank = 2, rank
+        return trainer
+
+    def build_data(*args, **kwargs):
+        if kwargs.get("task") == "train":
+            kwargs.update(stride=2, offset=rank)
+        return stock_data(*args, **kwargs)
+
+    onmt.train_single.build_trainer, onmt.train_single.build_dynamic_dataset_iter = build_trainer, build_data
+    # stock clears a buffer of 100 MB at every step
+    distributed = onmt.utils.distributed
+    small = functools.partial(distributed.all_reduce_and_rescale_tensors, buffer_size=1 << 20)
+    distributed.all_reduce_and_rescale_tensors = small
+
+
+def main(rank: int, folder: Path) -> None:
+    address = f"file://{folder}/rendezvous"
+    torch.distributed.init_process_group("gloo", init_method=address, rank=rank, world_size=2)
+    as_rank(rank)
+    own = folder / f"own{rank}"
+    own.mkdir()
+    for name in ("a", "b", "valid", "vocab"):
+        for side in ("src", "tgt"):
+            (own / f"{name}.{side}").write_bytes((folder / f"{name}.{side}").read_bytes())
+    yaml = config(own, **FOLLOWING)
+    train(yaml, folder / "whole" / "m", 8)
+    torch.distributed.barrier()
+    train(yaml, folder / "parts" / "m", 5)
+    torch.distributed.barrier()
+    train(yaml, folder / "parts" / "m", 8, "-train_from", f"{folder}/parts/m_step_5.pt")
+    torch.distributed.barrier()
+    # the rate is far too high, so accuracy stops improving: both have to stop, or the other one would wait for ever
+    train(yaml, folder / "stopped" / "m", 0, "-learning_rate", "1000", "-save_checkpoint_steps", "2")
+    torch.distributed.barrier()
+    # the first process cannot write: both end, only the first one says why
+    blocked = folder / "blocked"
+    if rank == 0:
+        (blocked / "m_step_2.pt").mkdir(parents=True)
+    torch.distributed.barrier()
+    try:
+        train(yaml, blocked / "m", 2)
+    except SystemExit as error:
+        ending = f"SystemExit {error.code}"
+    except ValueError as error:
+        ending = str(error)
+    (folder / f"rank{rank}.json").write_text(json.dumps({"ending": ending}), encoding="utf-8")
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]))
