@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
         return records
 
     def completed(batch: inference.Batch) -> list[dict]:
-        from onmt_entmax.search.certificates import certificate_record
+        from onmt_entmax.search.result import certificate_record
 
         prefix = models.target_ids([token for token in args.complete.split(" ") if token])
         settings = models.search_settings(

@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     """Search every line and write its certificate with the tree, one JSON object each."""
     from onmt_entmax.plugin.translate import inference
     from onmt_entmax.search.beam import beam_search
-    from onmt_entmax.search.certificates import certificate_record
+    from onmt_entmax.search.result import certificate_record
 
     sources = inference.required_lines(args, "src")
     models = inference.Models(args.model, args.gpu)

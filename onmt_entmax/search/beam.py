@@ -18,7 +18,7 @@ included. What differs:
 - A prefix cut by the length limit is no hypothesis. Only where nothing finishes, the best prefix (cut, or left
   without any permitted continuation) is returned with ``finished=False``; it may be empty, but never has
   probability zero.
-- With ``certificates``, a sentence of which nothing has been given up yet goes on past the point where its list is
+- With ``certificates``, a sentence of which nothing has been dropped yet goes on past the point where its list is
   settled, as long as its finished and live prefixes fit in the beam and for at most ``OVERRUN`` times as many steps,
   because the search may then prove that it has seen the whole distribution.
 """
@@ -31,20 +31,28 @@ from collections.abc import Iterator
 
 import torch
 
-from onmt_entmax.search.account import Found, SentenceState, sentence_certificate
 from onmt_entmax.search.candidates import merge
-from onmt_entmax.search.certificates import Hypothesis, SearchResult
-from onmt_entmax.search.constraints import Constraints
-from onmt_entmax.search.paths import Path, Paths
-from onmt_entmax.search.penalties import coverage_penalty, length_divisor
-from onmt_entmax.search.scorer import Scorer, StepOutput, join_outputs, rows_to_continue, select_rows, share
+from onmt_entmax.search.paths import (
+    TREE_WIDTH,
+    Found,
+    Path,
+    Paths,
+    SentenceState,
+    TreeRecorder,
+    distinct_parents,
+    join_outputs,
+    rows_to_continue,
+    select_rows,
+)
+from onmt_entmax.search.result import Hypothesis, SearchResult, certify
+from onmt_entmax.search.rules import Constraints, coverage_penalty, length_divisor
+from onmt_entmax.search.scorer import Scorer, StepOutput
 from onmt_entmax.search.settings import SearchSettings
-from onmt_entmax.search.tree import TREE_WIDTH, TreeRecorder
 
-# Bounds the price of completeness: a prefix that never ends must not hold up its batch up to the length limit.
+# Bounds the cost of completeness: a prefix that never ends must not hold up its batch up to the length limit.
 OVERRUN = 2.0
 # Share of the sentences left at which the scorer may drop the others: it costs about as much as a step's reading them.
-NARROW = 0.75
+DROP_AT = 0.75
 
 
 def beam_search(scorer: Scorer, settings: SearchSettings) -> list[SearchResult]:
@@ -94,16 +102,16 @@ class Beam:
         sentences = torch.arange(batch, device=device)
         totals = torch.zeros(batch, dtype=torch.float64, device=device)
         states, shared = scorer.start(), None
-        width = min(scorer.vocab_size, max(beam + 1, TREE_WIDTH) if settings.return_tree else beam + 1)
+        per_row = min(scorer.vocab_size, max(beam + 1, TREE_WIDTH) if settings.return_tree else beam + 1)
         coverage = penalty = None
-        step, kept = 0, batch
+        step, in_memory = 0, batch
         while active:
             step += 1
             self.divisors = (length_divisor(settings, step), length_divisor(settings, step + 1))
-            output = self._continuations(step, width, tokens, states, sentences, shared, row_sentences, prefixes)
+            output = self._continuations(step, per_row, tokens, states, sentences, shared, row_sentences, prefixes)
             if settings.return_attention:
                 self.paths.attend(output.attention)
-            indices = output.tokens  # (rows, width)
+            indices = output.tokens  # (R, per_row)
             # An entmax or softmax that rounds above 1 must not make a prefix less probable than its continuation.
             scores = output.log_probs.double().clamp_(max=0.0).add_(totals.unsqueeze(1))
             if self.tree is not None:
@@ -121,14 +129,14 @@ class Beam:
                 logs, rows, picks = candidates.logs[place], candidates.rows[place], candidates.tokens[place]
                 if self._goes_on(sentence, step, size, candidates.finish[place]):  # most sentences in most steps
                     if size > beam:
-                        sentence.ledger.lose(logs[beam])
+                        sentence.account.drop(logs[beam])
                         size = beam
                 else:
                     ranks = candidates.ranks[place][:size]
                     live = self._advance(index, step, first, ranks, logs, rows, picks, penalties)
                     size = len(live)
                     logs, rows, picks = zip(*live) if live else ((), (), ())
-                sentence.ledger.expansions += count
+                sentence.account.expansions += count
                 first += count
                 if size:
                     next_active.append(index)
@@ -140,10 +148,10 @@ class Beam:
             active, counts = next_active, next_counts
             if not active:
                 break
-            if len(active) <= NARROW * kept:
-                kept = len(active)
-                scorer.narrow(active)
-            distinct, places = share(parents)
+            if len(active) <= DROP_AT * in_memory:
+                in_memory = len(active)
+                scorer.drop_finished(active)
+            distinct, places = distinct_parents(parents)
             fed = torch.tensor([new_tokens, new_sentences] if places is None else [new_tokens, new_sentences, places])
             tokens, sentences, *rest = fed.to(device)
             shared = rest[0] if rest else None
@@ -160,22 +168,22 @@ class Beam:
             self.paths.extend(parents, new_tokens, new_totals)
             row_sentences = new_sentences
 
-    def _continuations(self, step, width, tokens, states, sentences, shared, row_sentences, prefixes) -> StepOutput:
-        """The best ``width`` permitted continuations of each row, at most ``max_rows`` rows at a time."""
+    def _continuations(self, step, per_row, tokens, states, sentences, shared, row_sentences, prefixes) -> StepOutput:
+        """The best ``per_row`` permitted continuations of each row, at most ``max_rows`` rows at a time."""
         most = self.settings.max_rows or len(row_sentences)
         parts = []
         for start in range(0, len(row_sentences), most):
             part = slice(start, start + most)
             old, places = rows_to_continue(states, shared, part)
             # constraints may forbid the best continuations, so that they need all of them
-            best = None if self.constraints.active else width
+            best = None if self.constraints.active else per_row
             output = self.scorer.step(tokens[part], old, sentences[part], places, best)
             values, indices = output.log_probs, output.tokens
             if self.constraints.active:
                 of_part, lengths = row_sentences[part], [step - 1] * len(values)
                 values = self.constraints.apply(values, lengths, of_part, prefixes and prefixes[part])
             if indices is None:
-                values, indices = values.topk(width, dim=-1)
+                values, indices = values.topk(per_row, dim=-1)
             parts.append(StepOutput(values, output.states, output.attention, indices))
         return join_outputs(parts)
 
@@ -186,7 +194,7 @@ class Beam:
         return self.prunes and self.tree is None and self.settings.forced_prefixes is None
 
     def _advance(self, index, step, first, ranks, logs, rows, picks, penalties):
-        """Sort one sentence's candidates into finished, live and given up; return the live ones, best first.
+        """Sort one sentence's candidates into finished, live and dropped; return the live ones, best first.
 
         Args:
             index: the sentence.
@@ -202,13 +210,13 @@ class Beam:
             Triples of log-probability, row and token.
         """
         settings, tree, sentence = self.settings, self.tree, self.sentences[index]
-        beam, eos, ledger, forced = settings.beam_size, settings.eos, sentence.ledger, self.constraints.forced[index]
+        beam, eos, account, forced = settings.beam_size, settings.eos, sentence.account, self.constraints.forced[index]
         divisor = self.divisors[0]
         live, number_finished, top_score = [], 0, None
         for place, rank in enumerate(ranks):
             log_prob, row, token = logs[place], rows[place], picks[place]
             if place >= beam:
-                ledger.lose(log_prob)
+                account.drop(log_prob)
                 break
             if place == 0 or token == eos:
                 score = rank / divisor - (penalties[row] if penalties is not None else 0.0)
@@ -216,7 +224,7 @@ class Beam:
             if token == eos:
                 number_finished += 1
                 sentence.finished.append(Found(score, log_prob, step, row, None, sentence.stage))
-                ledger.finished.append(log_prob)
+                account.finished.append(log_prob)
                 insort(sentence.ranking, -score)
                 if settings.ratio > 0:
                     sentence.best_ratio = max(sentence.best_ratio, score / (step + 2))
@@ -225,16 +233,16 @@ class Beam:
             else:
                 live.append((log_prob, row, token))
         if step == len(forced) and live:
-            sentence.prefix_log_prob = live[0][0]
+            sentence.account.prefix_log_prob = live[0][0]
         if not live:
             if not number_finished:
                 sentence.fallback = self._dead_end(step, first)
                 if step <= len(forced):
-                    sentence.prefix_log_prob = -math.inf
+                    sentence.account.prefix_log_prob = -math.inf
             return live
         if step >= sentence.limit:
             log_prob, row, token = live[0]
-            ledger.lose(max(log_prob for log_prob, _, _ in live))
+            account.drop(max(log_prob for log_prob, _, _ in live))
             sentence.fallback = Found(log_prob / divisor, log_prob, step, row, token)
             self._mark(live, "cut")
             return []
@@ -247,14 +255,14 @@ class Beam:
             sentence.ranking.clear()
         best = max(log_prob for log_prob, _, _ in live)
         if enough or self._is_settled(sentence, best):
-            ledger.lose(best)
+            account.drop(best)
             self._mark(live, "stopped")
             return []
         return live
 
     def _prune(self, sentence: SentenceState, step: int, live: list) -> list:
         """Without penalties: drop the live prefixes that cannot enter the list, unless they may prove completeness."""
-        settings, ledger = self.settings, sentence.ledger
+        settings, account = self.settings, sentence.account
         if len(sentence.ranking) < settings.n_best:
             return live
         bound = -sentence.ranking[settings.n_best - 1]
@@ -267,12 +275,12 @@ class Beam:
             sentence.settled = step
         if (
             settings.certificates
-            and not ledger.lost
+            and not account.dropped
             and len(sentence.finished) + len(live) <= settings.beam_size
             and (not sentence.settled or step < OVERRUN * (sentence.settled + 2))
         ):
             return live
-        ledger.lose(live[keep][0])
+        account.drop(live[keep][0])
         self._mark(live[keep:], "dropped" if keep else "stopped")
         return live[:keep]
 
@@ -340,6 +348,6 @@ class Beam:
             hypotheses.append(Hypothesis(path.tokens, found.log_prob, found.score, bool(chosen), weights))
         return SearchResult(
             hypotheses,
-            sentence_certificate(sentence, hypotheses, settings, self.scorer.dtype, self.constraints.forced[index]),
+            certify(sentence.account, hypotheses, settings, self.scorer.dtype, self.constraints.forced[index]),
             self.tree.trees[index] if self.tree is not None else None,
         )

@@ -33,29 +33,29 @@ def merge(scores: Tensor, tokens: Tensor, penalty: Tensor | None, counts: list[i
     """The best candidates of each sentence.
 
     Args:
-        scores: log-probabilities of each row's best continuations, ``(rows, width)``.
-        tokens: their last tokens, ``(rows, width)``.
-        penalty: subtracted from a row's scores for ranking, ``(rows,)`` or None.
+        scores: log-probabilities of each row's best continuations, ``(R, per_row)``.
+        tokens: their last tokens, ``(R, per_row)``.
+        penalty: subtracted from a row's scores for ranking, ``(R,)`` or None.
         counts: rows of each sentence.
         keep: most candidates wanted per sentence.
         eos: token that finishes a hypothesis.
     """
-    sentences, most, width = len(counts), max(counts), scores.size(1)
+    sentences, most, per_row = len(counts), max(counts), scores.size(1)
     per_sentence = torch.tensor(counts)
     first = per_sentence.cumsum(0) - per_sentence  # row of each sentence
     if len(scores) != sentences * most:
         # Rows of sentences with fewer live prefixes move to a grid whose empty places are impossible.
         shift = torch.arange(0, sentences * most, most) - first
         where = (torch.arange(len(scores)) + shift.repeat_interleave(per_sentence)).to(scores.device)
-        grid = scores.new_full((sentences * most, width), -math.inf)
+        grid = scores.new_full((sentences * most, per_row), -math.inf)
         scores = grid.index_copy_(0, where, scores)
-        tokens = tokens.new_zeros((sentences * most, width)).index_copy_(0, where, tokens)
+        tokens = tokens.new_zeros((sentences * most, per_row)).index_copy_(0, where, tokens)
         if penalty is not None:
             penalty = penalty.new_zeros(sentences * most).index_copy_(0, where, penalty)
-    logs = scores.reshape(sentences, most * width)
-    tokens = tokens.reshape(sentences, most * width)
-    ranks = logs if penalty is None else (scores - penalty.unsqueeze(1)).view(sentences, most * width)
-    keep = min(keep, most * width)
+    logs = scores.reshape(sentences, most * per_row)
+    tokens = tokens.reshape(sentences, most * per_row)
+    ranks = logs if penalty is None else (scores - penalty.unsqueeze(1)).view(sentences, most * per_row)
+    keep = min(keep, most * per_row)
     # Stable, so that ties fall the same way whatever else is in the batch.
     best, places = ranks.sort(dim=-1, descending=True, stable=True)
     best, places = best[:, :keep], places[:, :keep]  # (sentences, keep)
@@ -71,6 +71,6 @@ def merge(scores: Tensor, tokens: Tensor, penalty: Tensor | None, counts: list[i
         (possible & (tokens == eos)).any(1).tolist(),
         rank_lists,
         own[0].tolist() if own else rank_lists,
-        (places.long().div_(width, rounding_mode="floor") + first.unsqueeze(1)).tolist(),
+        (places.long().div_(per_row, rounding_mode="floor") + first.unsqueeze(1)).tolist(),
         tokens.tolist(),
     )

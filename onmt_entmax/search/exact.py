@@ -17,12 +17,11 @@ import torch
 from torch import Tensor
 
 from onmt_entmax.errors import invalid_setting
-from onmt_entmax.search.account import SentenceState, sentence_certificate
 from onmt_entmax.search.beam import Beam
-from onmt_entmax.search.certificates import Hypothesis, Ledger, SearchResult
-from onmt_entmax.search.constraints import Constraints
 from onmt_entmax.search.forced import attend
-from onmt_entmax.search.pool import StatePool
+from onmt_entmax.search.paths import SentenceState, StatePool
+from onmt_entmax.search.result import Account, Hypothesis, SearchResult, certify
+from onmt_entmax.search.rules import Constraints
 from onmt_entmax.search.scorer import Scorer
 from onmt_entmax.search.settings import SearchSettings
 
@@ -73,9 +72,9 @@ def exact_search(
         results = beam.run()
         open_sentences = []
         for index, (result, sentence) in enumerate(zip(results, beam.sentences)):
-            exact = sentence.ledger.certified(hypothesis.log_prob for hypothesis in result.hypotheses)
+            exact = sentence.account.certified(hypothesis.log_prob for hypothesis in result.hypotheses)
             exact = exact if result.hypotheses[0].finished else 0
-            if sentence.ledger.lost and (whole_support or exact < settings.n_best):
+            if sentence.account.dropped and (whole_support or exact < settings.n_best):
                 open_sentences.append(index)
             elif whole_support:
                 results[index] = _complete_list(beam, index, result)
@@ -97,7 +96,7 @@ class _Queue:
         self.found = found  # tokens to log-probability
         self.ranking = sorted(-log_prob for log_prob in found.values())
         self.n_best = n_best  # None for the whole support
-        self.ledger = Ledger()
+        self.account = Account()
         self.heap: list[tuple] = []  # (-log_prob, order, length, token, slot, link to the prefix before)
         self.order = 0
         self.expanded = 0
@@ -119,17 +118,17 @@ class _Queue:
             self.found[tokens] = log_prob
 
     def result(self, beam_result: SearchResult, settings: SearchSettings, dtype: str, forced) -> SearchResult:
-        ledger = self.ledger
-        ledger.finished = list(self.found.values())
-        ledger.expansions = self.sentence.ledger.expansions + self.expanded
-        ledger.disjoint = False  # what the beam finished may continue a prefix that the queue gave up
+        account = self.account
+        account.finished = list(self.found.values())
+        account.expansions = self.sentence.account.expansions + self.expanded
+        account.disjoint = False  # what the beam finished may continue a prefix that the queue dropped
         # Both bound whatever neither found.
-        ledger.best_lost = min(ledger.best_lost, self.sentence.ledger.best_lost)
+        account.best_dropped_log_prob = min(account.best_dropped_log_prob, self.sentence.account.best_dropped_log_prob)
         best = sorted(self.found.items(), key=lambda item: -item[1])[: self.n_best]
         hypotheses = [Hypothesis(list(tokens), log_prob, log_prob, True) for tokens, log_prob in best]
         hypotheses = hypotheses or beam_result.hypotheses
-        self.sentence.ledger = ledger
-        certificate = sentence_certificate(self.sentence, hypotheses, settings, dtype, forced)
+        account.prefix_log_prob = self.sentence.account.prefix_log_prob
+        certificate = certify(account, hypotheses, settings, dtype, forced)
         return SearchResult(hypotheses, certificate, beam_result.tree)
 
 
@@ -148,7 +147,7 @@ class _Queues:
 
     def search(self) -> None:
         start = self.scorer.start()
-        self.scorer.narrow(list(self.queues))
+        self.scorer.drop_finished(list(self.queues))
         slots = self._pool(0).add(start, list(self.queues))
         for slot, queue in zip(slots, self.queues.values()):
             queue.push(0.0, 0, self.settings.start, slot, None)
@@ -180,14 +179,14 @@ class _Queues:
             taken.append(heapq.heappop(queue.heap))
             queue.expanded += 1
         if not taken:
-            self._give_up(queue, 0)
+            self._drop(queue, 0)
         return taken
 
-    def _give_up(self, queue: _Queue, keep: int) -> None:
+    def _drop(self, queue: _Queue, keep: int) -> None:
         """Drop all but the best ``keep`` prefixes of a queue."""
         queue.heap.sort()
         if len(queue.heap) > keep:
-            queue.ledger.lose(-queue.heap[keep][0])
+            queue.account.drop(-queue.heap[keep][0])
             for _, _, length, _, slot, _ in queue.heap[keep:]:
                 self._pool(length).hold(slot, -1)
             del queue.heap[keep:]
@@ -207,11 +206,11 @@ class _Queues:
         log_probs = constraints.apply(output.log_probs, lengths, sentences, prefixes)
         totals = torch.tensor([-node[0] for _, node in nodes], dtype=torch.float64, device=device)
         bounds = torch.tensor([self.queues[index].bound for index, _ in nodes], dtype=torch.float64, device=device)
-        scores = log_probs.double().clamp_(max=0.0).add_(totals.unsqueeze(1))  # (rows, vocab_size)
-        rows, tokens, values, lost = self._worthwhile(scores, bounds)
-        for (index, _), best in zip(nodes, lost):
+        scores = log_probs.double().clamp_(max=0.0).add_(totals.unsqueeze(1))  # (R, V)
+        rows, tokens, values, dropped = self._worthwhile(scores, bounds)
+        for (index, _), best in zip(nodes, dropped):
             if best > -math.inf:
-                self.queues[index].ledger.lose(best)
+                self.queues[index].account.drop(best)
         self._queue_children(nodes, links, output.states, rows, tokens, values)
 
     def _worthwhile(self, scores: Tensor, bounds: Tensor) -> tuple[list, list, list, list]:
@@ -219,9 +218,9 @@ class _Queues:
         keep = scores > bounds.unsqueeze(1)
         if scores.size(1) > self.max_queue and int(keep.sum(1).max()) > self.max_queue:
             keep &= scores >= scores.topk(self.max_queue, dim=1).values[:, -1:]
-        lost = scores.masked_fill(keep, -math.inf).amax(1).tolist()
+        dropped = scores.masked_fill(keep, -math.inf).amax(1).tolist()
         rows, tokens = keep.nonzero(as_tuple=True)
-        return rows.tolist(), tokens.tolist(), scores[rows, tokens].tolist(), lost
+        return rows.tolist(), tokens.tolist(), scores[rows, tokens].tolist(), dropped
 
     def _queue_children(self, nodes, links, states, rows: Sequence[int], tokens, values) -> None:
         eos, children = self.settings.eos, {}
@@ -231,7 +230,7 @@ class _Queues:
             if token == eos:
                 queue.finish(_tokens(links[row]), value)
             elif node[2] + 1 >= queue.sentence.limit:
-                queue.ledger.lose(value)
+                queue.account.drop(value)
             else:
                 children.setdefault(row, []).append((value, token))
         if not children:
@@ -244,7 +243,7 @@ class _Queues:
                 self.queues[index].push(value, node[2] + 1, token, slot, links[row])
         for index in {nodes[row][0] for row in children}:
             if len(self.queues[index].heap) > 1.25 * self.max_queue:
-                self._give_up(self.queues[index], self.max_queue)
+                self._drop(self.queues[index], self.max_queue)
 
 
 def _tokens(link: tuple | None) -> tuple:
@@ -258,12 +257,12 @@ def _tokens(link: tuple | None) -> tuple:
 def _complete_list(beam: Beam, index: int, result: SearchResult) -> SearchResult:
     """All that the beam finished, where that is the whole support."""
     found = sorted(beam.finished_strings(index), key=lambda item: -item[1])
+    if not found:
+        return result
     hypotheses = [Hypothesis(list(tokens), log_prob, log_prob, True) for tokens, log_prob in found]
-    hypotheses = hypotheses or result.hypotheses
-    result.hypotheses = hypotheses
-    if result.certificate.reason is None:
-        result.certificate.certified_n = beam.sentences[index].ledger.certified(log_prob for _, log_prob in found)
-    return result
+    account, forced = beam.sentences[index].account, beam.constraints.forced[index]
+    certificate = certify(account, hypotheses, beam.settings, beam.scorer.dtype, forced)
+    return SearchResult(hypotheses, certificate, result.tree)
 
 
 def _fill_attention(scorer: Scorer, settings: SearchSettings, results: list[SearchResult]) -> None:

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from onmt_entmax.search.beam import beam_search
-from onmt_entmax.search.certificates import SearchResult
-from onmt_entmax.search.scorer import Scorer, select_rows
+from onmt_entmax.search.paths import select_rows
+from onmt_entmax.search.result import SearchResult
+from onmt_entmax.search.scorer import Scorer
 from onmt_entmax.search.settings import SearchSettings
 
 
@@ -159,7 +160,7 @@ def attend(scorer: Scorer, targets: Sequence[Sequence[int]], sentences: Sequence
         eos: token appended to each target, or None.
 
     Returns:
-        One tensor ``(steps, src_len)`` per target; None for each without attention.
+        One tensor ``(steps, S)`` per target; None for each without attention.
     """
     targets = _with_eos(targets, eos)
     rows: list[list[Tensor]] = [[] for _ in targets]
@@ -248,7 +249,7 @@ def _describe(
     source_lengths: Sequence[int] | None,
     max_support: int | None,
 ) -> list[ForcedStep]:
-    """Describe rows ``(rows, vocab_size)``, each with its forced token."""
+    """Describe rows ``(R, V)``, each with its forced token."""
     if not len(forced):
         return []
     sizes = log_probs.isneginf().logical_not().sum(-1)

@@ -8,13 +8,11 @@ import torch
 from torch import Tensor
 
 from onmt_entmax.errors import invalid_setting
-from onmt_entmax.search.certificates import Certificate, Hypothesis, SearchResult
-from onmt_entmax.search.constraints import Constraints
-from onmt_entmax.search.penalties import length_divisor
-from onmt_entmax.search.scorer import Scorer, select_rows
+from onmt_entmax.search.paths import select_rows
+from onmt_entmax.search.result import SAMPLING, Certificate, Hypothesis, SearchResult
+from onmt_entmax.search.rules import Constraints, length_divisor
+from onmt_entmax.search.scorer import Scorer
 from onmt_entmax.search.settings import SearchSettings
-
-SAMPLING = "sampling"
 
 
 def check_sampling(top_k: int, top_p: float, temperature: float) -> None:
@@ -41,14 +39,14 @@ def draw(
     """Draw one token per row.
 
     Args:
-        log_probs: ``(rows, vocab_size)``, ``-inf`` for zeros, in each row something greater.
+        log_probs: ``(R, V)``, ``-inf`` for zeros, in each row something greater.
         top_k: keep the k most probable tokens; -1 and 0 keep all, and so does a k above the support.
         top_p: keep the most probable tokens until their mass, after the temperature, exceeds p; 0 keeps all.
         temperature: divides log-probabilities; 0 takes the most probable token, and so does ``top_k`` 1.
         generator: source of randomness; None for torch's own.
 
     Returns:
-        ``(rows,)`` long.
+        ``(R,)`` long.
     """
     if temperature == 0 or top_k == 1:
         return log_probs.argmax(-1)

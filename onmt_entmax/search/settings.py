@@ -1,4 +1,4 @@
-"""The settings of a search, checked once, and the reasons for which they void a certificate."""
+"""The settings of a search, checked once."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ class SearchSettings:
         block_ngram_repeat: no n-gram of this size twice; 0 for no such rule. 1 works too (OpenNMT-py ignores it).
         exclusion_tokens: n-grams with one of these may repeat.
         forced_prefixes: one list of tokens per sentence, without BOS and EOS. It precedes every other rule.
-        length_penalty: ``none``, ``wu`` or ``avg``, with ``alpha``.
-        coverage_penalty: ``none``, ``wu`` or ``summary``, with ``beta``.
+        length_penalty: ``none``, ``wu`` or ``avg``.
+        length_penalty_weight: its exponent (OpenNMT-py's ``alpha``).
+        coverage_penalty: ``none``, ``wu`` or ``summary``.
+        coverage_penalty_weight: its factor (OpenNMT-py's ``beta``).
         stepwise_penalty: apply the coverage penalty in every step, not at the end only.
         ratio: OpenNMT-py's stopping rule by length ratio (needs ``source_lengths``); 0 for none.
         source_lengths: number of source tokens of each sentence; needed by ``ratio`` and by coverage ``wu``.
@@ -49,9 +51,9 @@ class SearchSettings:
     exclusion_tokens: frozenset[int] = frozenset()
     forced_prefixes: Sequence[Sequence[int]] | None = None
     length_penalty: str = "none"
-    alpha: float = 1.0
+    length_penalty_weight: float = 1.0
     coverage_penalty: str = "none"
-    beta: float = 0.0
+    coverage_penalty_weight: float = 0.0
     stepwise_penalty: bool = False
     ratio: float = 0.0
     source_lengths: Sequence[int] | None = None
@@ -91,29 +93,12 @@ class SearchSettings:
     @property
     def has_length(self) -> bool:
         """Whether a length penalty changes any score."""
-        return self.length_penalty != "none" and self.alpha != 0
+        return self.length_penalty != "none" and self.length_penalty_weight != 0
 
     @property
     def has_coverage(self) -> bool:
         """Whether a coverage penalty changes any score."""
-        return self.coverage_penalty != "none" and self.beta != 0
-
-    def void_reason(self) -> str | None:
-        """Why these settings void certificates, or None: the search is then over another function or another set."""
-        reasons = []
-        if self.has_length:
-            reasons.append(f"length_penalty {self.length_penalty}")
-        if self.has_coverage:
-            reasons.append(f"coverage_penalty {self.coverage_penalty}")
-        if self.ratio > 0:
-            reasons.append(f"ratio {self.ratio}")
-        if self.min_length > 0:
-            reasons.append(f"min_length {self.min_length}")
-        if self.block_ngram_repeat > 0:
-            reasons.append(f"block_ngram_repeat {self.block_ngram_repeat}")
-        if self.banned:
-            reasons.append("banned tokens")
-        return ", ".join(reasons) or None
+        return self.coverage_penalty != "none" and self.coverage_penalty_weight != 0
 
     def prefixes(self, batch_size: int) -> list[list[int]]:
         """The forced prefix of each sentence (empty lists where nothing is forced)."""

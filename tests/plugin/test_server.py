@@ -6,8 +6,6 @@ import json
 
 import pytest
 
-from onmt_entmax.plugin.translate.server import SEVERAL_SEGMENTS, per_input
-
 flask = pytest.importorskip("flask")
 
 
@@ -38,12 +36,8 @@ def test_answers_carry_certificates(client):
     assert len(answer) == 2 and [len(rank) for rank in answer] == [3, 3]
     first = answer[0]
     assert first[1]["tgt"] == "" and first[1]["certificate"]["reason"] == "blank input line"
+    assert [entry["certificate"]["line"] for entry in first] == [1, 2, 3]
     for entry in (first[0], first[2]):
         assert entry["certificate"]["reason"] is None
         assert " ".join(entry["certificate"]["hypotheses"][0]["tokens"]) == entry["tgt"]
         assert entry["certificate"]["hypotheses"][0]["log_prob"] == pytest.approx(entry["pred_score"])
-
-
-def test_segments_have_no_common_certificate():
-    inputs = [{"src": "one"}, {"src": " "}]
-    assert per_input([{}, {}], inputs) == [{"reason": SEVERAL_SEGMENTS}, {"reason": "blank input line"}]

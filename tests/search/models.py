@@ -6,7 +6,8 @@ import math
 
 import torch
 
-from onmt_entmax.search.scorer import StepOutput, select_rows
+from onmt_entmax.search.paths import select_rows
+from onmt_entmax.search.scorer import StepOutput
 
 START, EOS = 0, 1
 
@@ -55,19 +56,19 @@ class TableScorer:
         self.first = first_sentence
         self.src_len = src_len
         self.rows = []
-        self.kept = set(range(batch_size))
+        self.in_memory = set(range(batch_size))
 
     def start(self):
-        self.kept = set(range(self.batch_size))
+        self.in_memory = set(range(self.batch_size))
         sentences = torch.arange(self.first, self.first + self.batch_size)
         return (sentences * 7919 + 13, torch.zeros(self.batch_size, 2, dtype=torch.long))
 
-    def narrow(self, sentences):
-        assert list(sentences) == sorted(sentences) and set(sentences) <= self.kept
-        self.kept = set(sentences)
+    def drop_finished(self, sentences):
+        assert list(sentences) == sorted(sentences) and set(sentences) <= self.in_memory
+        self.in_memory = set(sentences)
 
     def step(self, tokens, states, sentences, parents=None, best=None):
-        assert set(sentences.tolist()) <= self.kept
+        assert set(sentences.tolist()) <= self.in_memory
         hashes, lengths = states if parents is None else select_rows(states, parents)
         assert hashes.shape == tokens.shape == sentences.shape and len(lengths) == len(hashes)
         if not self.mixed_lengths:

@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onmt_entmax.errors import UserError
-from onmt_entmax.search.attention import attention_record
 from onmt_entmax.search.beam import beam_search
-from onmt_entmax.search.constraints import repeating_tokens
-from onmt_entmax.search.penalties import coverage_penalty, length_divisor
+from onmt_entmax.search.result import attention_record
+from onmt_entmax.search.rules import coverage_penalty, length_divisor, repeating_tokens
 from onmt_entmax.search.settings import SearchSettings
 from tests.search.checks import same
 from tests.search.models import EOS, START, TableScorer, enumerate_strings, random_tables
@@ -37,7 +36,12 @@ def stock_beam(scorer, given_settings, n_best, ratio=0.0):
     options = given_settings
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of penalties without effect
-        ranking = GNMTGlobalScorer(options.alpha, options.beta, options.length_penalty, options.coverage_penalty)
+        ranking = GNMTGlobalScorer(
+            options.length_penalty_weight,
+            options.coverage_penalty_weight,
+            options.length_penalty,
+            options.coverage_penalty,
+        )
     beam, batch = options.beam_size, scorer.batch_size
     search = BeamSearch(
         beam,
@@ -102,11 +106,16 @@ def as_stock(result):
     "penalty",
     [
         {"length_penalty": "avg"},
-        {"length_penalty": "avg", "alpha": 0.5},
-        {"length_penalty": "wu", "alpha": 0.9},
-        {"coverage_penalty": "summary", "beta": 0.3},
-        {"coverage_penalty": "summary", "beta": 0.3, "stepwise_penalty": True},
-        {"coverage_penalty": "summary", "beta": 2.0, "stepwise_penalty": True, "length_penalty": "avg"},
+        {"length_penalty": "avg", "length_penalty_weight": 0.5},
+        {"length_penalty": "wu", "length_penalty_weight": 0.9},
+        {"coverage_penalty": "summary", "coverage_penalty_weight": 0.3},
+        {"coverage_penalty": "summary", "coverage_penalty_weight": 0.3, "stepwise_penalty": True},
+        {
+            "coverage_penalty": "summary",
+            "coverage_penalty_weight": 2.0,
+            "stepwise_penalty": True,
+            "length_penalty": "avg",
+        },
         {"length_penalty": "avg", "min_length": 5},
         {"length_penalty": "avg", "block_ngram_repeat": 2, "max_length": 500},
         {"length_penalty": "avg", "block_ngram_repeat": 2, "exclusion_tokens": frozenset({3, 4})},
@@ -171,7 +180,7 @@ def test_shorter_lists_are_heads_of_longer_ones(seed, kind, penalty, certificate
             {"certificates": True},
             {"length_penalty": "avg"},
             {"min_length": 3, "banned": [3]},
-            {"coverage_penalty": "wu", "beta": 0.2, "source_lengths": [3, 2, 3, 1]},
+            {"coverage_penalty": "wu", "coverage_penalty_weight": 0.2, "source_lengths": [3, 2, 3, 1]},
             {"block_ngram_repeat": 1},
             {"forced_prefixes": [[2], [], [3, 4], [2, 2, 2]]},
         ]
@@ -197,7 +206,9 @@ def test_a_batch_equals_batches_of_one(seed, kind, changes):
     seed=st.integers(0, 10**6),
     kind=st.sampled_from(["sparse", "peaked", "dense", "ties"]),
     max_rows=st.sampled_from([1, 2, 5]),
-    changes=st.sampled_from([{}, {"block_ngram_repeat": 2}, {"coverage_penalty": "summary", "beta": 0.2}]),
+    changes=st.sampled_from(
+        [{}, {"block_ngram_repeat": 2}, {"coverage_penalty": "summary", "coverage_penalty_weight": 0.2}]
+    ),
 )
 def test_rows_in_turns_give_the_same(seed, kind, max_rows, changes):
     given_settings = search_settings(**changes, max_length=8, return_attention=True)
@@ -403,18 +414,18 @@ def test_probabilities_above_one_are_clamped():
 def test_length_divisors():
     # OpenNMT-py counts BOS: two tokens and EOS have length 4
     assert length_divisor(search_settings(), 3) == 1
-    assert length_divisor(search_settings(length_penalty="avg", alpha=1.0), 3) == 4
-    assert length_divisor(search_settings(length_penalty="avg", alpha=0.5), 3) == 2
-    assert length_divisor(search_settings(length_penalty="wu", alpha=1.0), 3) == 1.5  # (5 + 4) / 6
+    assert length_divisor(search_settings(length_penalty="avg", length_penalty_weight=1.0), 3) == 4
+    assert length_divisor(search_settings(length_penalty="avg", length_penalty_weight=0.5), 3) == 2
+    assert length_divisor(search_settings(length_penalty="wu", length_penalty_weight=1.0), 3) == 1.5  # (5 + 4) / 6
 
 
 def test_coverage_with_zeros_is_finite_and_leaves_padding_out():
     coverage = torch.tensor([[0.5, 2.0, 0.0], [0.5, 2.0, 0.0]])
-    wu = search_settings(coverage_penalty="wu", beta=1.0, source_lengths=[2, 3])
+    wu = search_settings(coverage_penalty="wu", coverage_penalty_weight=1.0, source_lengths=[2, 3])
     padded, unattended = coverage_penalty(wu, coverage, [2, 3]).tolist()
     assert padded == pytest.approx(math.log(2))
     assert unattended == pytest.approx(math.log(2) + 126 * math.log(2))  # the smallest normal float32 is 2^-126
-    summary = search_settings(coverage_penalty="summary", beta=0.5)
+    summary = search_settings(coverage_penalty="summary", coverage_penalty_weight=0.5)
     assert coverage_penalty(summary, coverage, None).tolist() == [0.5, 0.5]  # 0.5 * (2 - 1)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from onmt_entmax.errors import UserError
 from onmt_entmax.search.beam import beam_search
 from onmt_entmax.search.exact import exact_search
-from onmt_entmax.search.pool import StatePool
+from onmt_entmax.search.paths import StatePool
 from onmt_entmax.search.settings import SearchSettings
 from tests.search.checks import same
 from tests.search.models import EOS, START, TableScorer, enumerate_strings, random_tables
@@ -223,7 +223,7 @@ def test_pool_reuses_slots():
             "`length_penalty` avg.",
         ),
         (
-            {"coverage_penalty": "summary", "beta": 0.2},
+            {"coverage_penalty": "summary", "coverage_penalty_weight": 0.2},
             9,
             "Invalid setting for `search`: exact. It searches by probability alone and cannot be combined with "
             "`coverage_penalty` summary.",

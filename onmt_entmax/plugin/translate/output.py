@@ -18,8 +18,7 @@ from onmt_entmax.errors import invalid_setting
 from onmt_entmax.files import json_line
 from onmt_entmax.plugin.corpora import check_parallel
 from onmt_entmax.plugin.translate.batching import in_groups
-from onmt_entmax.search.attention import attention_record
-from onmt_entmax.search.certificates import blank_line_result, certificate_record, summary
+from onmt_entmax.search.result import CertificateRates, attention_record, blank_line_result, certificate_record
 
 # of the run that this thread finished last: the server's own code passes on lists of text only
 LATEST = threading.local()
@@ -93,7 +92,7 @@ class Outputs:
         )
         self.scores: list[list[float]] = []
         self.predictions = Predictions()
-        self.results: list = []
+        self.rates = CertificateRates()
         self.certificates = _JsonLines(translator.certificates_file, keep=True)
         self.attention = _JsonLines(translator.attention_file)
         self.totals = {"score": 0.0, "words": 0, "gold_score": 0.0, "scored": 0}
@@ -145,7 +144,7 @@ class Outputs:
         self.attention.finish()
         if self.certificates.finish():
             self.predictions.certificates = LATEST.certificates = self.certificates.records
-            self.translator._log(f"Certificates: {summary(self.results)}")
+            self.translator._log(f"Certificates: {self.rates}")
         self._log_summary(time.time() - started)
         return self.scores, self.predictions
 
@@ -220,6 +219,7 @@ class Outputs:
         if self.certificates.path:
             record = certificate_record(result, line, vocabulary.__getitem__)
             self.certificates.write(record)
+            self.rates.add(record)
         if self.attention.path:
             source = []
             if result.hypotheses:
@@ -227,9 +227,6 @@ class Outputs:
                 source = [names[token] for token in translation.src[: translation.srclen].tolist()]
             record = attention_record(result, line, vocabulary.__getitem__, source, DefaultTokens.EOS)
             self.attention.write(record)
-        for hypothesis in result.hypotheses:
-            hypothesis.attention = None  # the summary does not need it, and a test set's would fill the memory
-        self.results.append(result)
 
     def _log_summary(self, seconds: float) -> None:
         translator, totals = self.translator, self.totals

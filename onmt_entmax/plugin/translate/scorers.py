@@ -38,7 +38,7 @@ class ModelScorer:
         # entmax is solved in float32 where the network runs in half precision
         self.dtype = str(working_dtype(weight.dtype))[6:]
 
-    def narrow(self, sentences: Sequence[int]) -> None:
+    def drop_finished(self, sentences: Sequence[int]) -> None:
         """See :class:`~onmt_entmax.search.scorer.Scorer`; the stock decoders gather each step's memory anyway."""
 
     def _scores(self, hidden: Tensor) -> Tensor:
@@ -79,10 +79,10 @@ class RecurrentScorer(ModelScorer):
     def start(self) -> States:
         """See :class:`~onmt_entmax.search.scorer.Scorer`."""
         self.view = self.decoder.prepare_memory(self.memory, self.src_len)
-        self.places: Optional[Tensor] = None  # of the sentences in the view, once that is narrowed
+        self.places: Optional[Tensor] = None  # of the sentences in the view, once finished ones are dropped
         return self.decoder.start_states(self.final_states)
 
-    def narrow(self, sentences: Sequence[int]) -> None:
+    def drop_finished(self, sentences: Sequence[int]) -> None:
         """See :class:`~onmt_entmax.search.scorer.Scorer`."""
         kept = torch.tensor(sentences, device=self.device)
         self.view = self.view.select(kept if self.places is None else self.places[kept])
@@ -195,10 +195,10 @@ class EnsembleScorer:
         self.sizes = [len(parts) for parts in states]
         return tuple(part for parts in states for part in parts)
 
-    def narrow(self, sentences: Sequence[int]) -> None:
+    def drop_finished(self, sentences: Sequence[int]) -> None:
         """See :class:`~onmt_entmax.search.scorer.Scorer`."""
         for member in self.members:
-            member.narrow(sentences)
+            member.drop_finished(sentences)
 
     def step(
         self,

@@ -9,18 +9,7 @@ import json
 
 from onmt_entmax.plugin.hooks import replace
 from onmt_entmax.plugin.translate import output
-
-SEVERAL_SEGMENTS = "the input was split into several segments"
-
-
-def per_input(certificates: list[dict], inputs: list[dict]) -> list[dict]:
-    """One certificate per input: blank ones never reach the model, and the server may split others into segments."""
-    blank = {"reason": "blank input line"}
-    filled = [bool(entry["src"].strip()) for entry in inputs]
-    if sum(filled) != len(certificates):
-        return [{"reason": SEVERAL_SEGMENTS} if full else blank for full in filled]
-    found = iter(certificates)
-    return [next(found) if full else blank for full in filled]
+from onmt_entmax.search.result import records_per_input
 
 
 def _run(stock):
@@ -29,7 +18,7 @@ def _run(stock):
         answer = stock(self, inputs)
         certificates = output.LATEST.certificates
         if certificates is not None:
-            _extend_answer(per_input(certificates, inputs))
+            _extend_answer(records_per_input(certificates, [bool(entry["src"].strip()) for entry in inputs]))
         return answer
 
     return run

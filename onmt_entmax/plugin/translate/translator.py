@@ -16,7 +16,7 @@ from onmt_entmax.plugin.translate.batching import join_batches
 from onmt_entmax.plugin.translate.output import Outputs
 from onmt_entmax.plugin.translate.scorers import build_scorer, combine, supports_step
 from onmt_entmax.search.beam import beam_search
-from onmt_entmax.search.certificates import Hypothesis, SearchResult
+from onmt_entmax.search.result import Hypothesis, SearchResult
 from onmt_entmax.search.settings import SearchSettings
 
 _LENGTH_PENALTIES = {"length_none": "none", "length_wu": "wu", "length_average": "avg"}
@@ -71,7 +71,7 @@ class SparseTranslator(StockTranslator):
 
         Returns:
             stock's dictionary of results, each list filled up to ``n_best`` with empty hypotheses of score minus
-            infinity; ``results`` holds our own :class:`~onmt_entmax.search.certificates.SearchResult` per sentence.
+            infinity; ``results`` holds our own :class:`~onmt_entmax.search.result.SearchResult` per sentence.
         """
         if self.copy_attn:
             return super().translate_batch(batch, attn_debug)
@@ -145,7 +145,7 @@ class SparseTranslator(StockTranslator):
             max_length = [int(min(self.max_length, length * self.max_length_ratio + 5)) for length in source_lengths]
         else:
             max_length = [self.max_length] * len(source_lengths)
-        scorer = self.global_scorer
+        penalties = self.global_scorer
         return SearchSettings(
             start=self._tgt_start_with,
             eos=self._tgt_eos_idx,
@@ -157,10 +157,10 @@ class SparseTranslator(StockTranslator):
             block_ngram_repeat=self.block_ngram_repeat,
             exclusion_tokens=frozenset(self._exclusion_idxs),
             forced_prefixes=self._forced_prefixes(batch),
-            length_penalty=_LENGTH_PENALTIES[scorer.length_penalty.__name__],
-            alpha=scorer.alpha,
-            coverage_penalty=_COVERAGE_PENALTIES[scorer.cov_penalty.__name__],
-            beta=scorer.beta,
+            length_penalty=_LENGTH_PENALTIES[penalties.length_penalty.__name__],
+            length_penalty_weight=penalties.alpha,
+            coverage_penalty=_COVERAGE_PENALTIES[penalties.cov_penalty.__name__],
+            coverage_penalty_weight=penalties.beta,
             stepwise_penalty=bool(self.stepwise_penalty),
             ratio=max(self.ratio, 0.0),
             source_lengths=source_lengths,

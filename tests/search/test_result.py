@@ -4,28 +4,36 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onmt_entmax.errors import UserError
 from onmt_entmax.files import json_line
 from onmt_entmax.search.beam import beam_search
-from onmt_entmax.search.certificates import (
+from onmt_entmax.search.exact import exact_search
+from onmt_entmax.search.result import (
     Certificate,
+    CertificateRates,
     Hypothesis,
     SearchResult,
     blank_line_result,
     certificate_record,
-    summary,
+    read_certificates,
+    records_per_input,
+    void_record,
 )
-from onmt_entmax.search.exact import exact_search
 from onmt_entmax.search.settings import SearchSettings
 from tests.search.checks import check_against_enumeration
 from tests.search.models import EOS, START, TableScorer, enumerate_strings, random_tables
 
+ROOT = Path(__file__).parents[2]
 KINDS = ("sparse", "peaked", "dense", "ties")
 
 
@@ -129,9 +137,9 @@ def test_conditional_on_a_forced_prefix(seed, kind, exact):
     ("setting", "reason"),
     [
         ({"length_penalty": "avg"}, "length_penalty avg"),
-        ({"length_penalty": "wu", "alpha": 0.6}, "length_penalty wu"),
-        ({"coverage_penalty": "summary", "beta": 0.2}, "coverage_penalty summary"),
-        ({"coverage_penalty": "wu", "beta": 0.2, "source_lengths": [3, 2]}, "coverage_penalty wu"),
+        ({"length_penalty": "wu", "length_penalty_weight": 0.6}, "length_penalty wu"),
+        ({"coverage_penalty": "summary", "coverage_penalty_weight": 0.2}, "coverage_penalty summary"),
+        ({"coverage_penalty": "wu", "coverage_penalty_weight": 0.2, "source_lengths": [3, 2]}, "coverage_penalty wu"),
         ({"ratio": 0.5, "source_lengths": [3, 3]}, "ratio 0.5"),
         ({"min_length": 2}, "min_length 2"),
         ({"block_ngram_repeat": 2}, "block_ngram_repeat 2"),
@@ -152,7 +160,11 @@ def test_void_with_the_reason(setting, reason):
 
 @pytest.mark.parametrize(
     "setting",
-    [{"length_penalty": "avg", "alpha": 0.0}, {"coverage_penalty": "summary", "beta": 0.0}, {"block_ngram_repeat": 0}],
+    [
+        {"length_penalty": "avg", "length_penalty_weight": 0.0},
+        {"coverage_penalty": "summary", "coverage_penalty_weight": 0.0},
+        {"block_ngram_repeat": 0},
+    ],
 )
 def test_penalties_without_effect_do_not_void(setting):
     assert beam_search(TableScorer(random_tables(0, 5)), search_settings(**setting))[0].certificate.reason is None
@@ -194,18 +206,73 @@ def test_blank_line():
     }
 
 
-def test_summary():
-    results = [
-        SearchResult([], Certificate(complete=True, optimal=True, mass_is_one=True, found=1)),
-        SearchResult([], Certificate(complete=True, optimal=True, mass_is_one=True, found=2)),
-        SearchResult([], Certificate(complete=False, optimal=True, mass_is_one=True, found=1)),
-        SearchResult([], Certificate(reason="blank input line")),
+def rates(*certificates):
+    counted = CertificateRates()
+    for certificate in certificates:
+        counted.add(vars(certificate))
+    return str(counted)
+
+
+def test_rates_for_the_log():
+    certificates = [
+        Certificate(complete=True, optimal=True, mass_is_one=True, found=1),
+        Certificate(complete=True, optimal=True, mass_is_one=True, found=2),
+        Certificate(complete=False, optimal=True, mass_is_one=True, found=1),
+        Certificate(reason="blank input line"),
     ]
-    assert summary(results) == (
+    assert rates(*certificates) == (
         "complete 66.7%, optimal 100.0%, single hypothesis 33.3%, mass_is_one 100.0%, of 3 lines, "
         "no certificate for 1 (blank input line)"
     )
-    assert summary([]) == "of 0 lines"
+    assert rates() == "of 0 lines"
+
+
+def test_records_of_inputs_count_blank_ones():
+    found = [certificate_record(SearchResult([], Certificate(found=3)), 1, str)]
+    blank, full = records_per_input(found, [False, True])
+    assert (blank["line"], blank["reason"]) == (1, "blank input line")
+    assert (full["line"], full["reason"], full["found"]) == (2, None, 3)
+    # two results for one input: the server has split it
+    split, blank = records_per_input(found * 2, [True, False])
+    assert (split["line"], split["reason"]) == (1, "the input was split into several segments")
+    assert blank["reason"] == "blank input line" and split.keys() == blank.keys()
+    assert records_per_input([], []) == []
+
+
+def test_written_certificates_are_read_again(tmp_path):
+    results = beam_search(TableScorer(random_tables(0, 5), 2), search_settings())
+    records = [certificate_record(result, line, str) for line, result in enumerate(results, 1)] + [void_record(3)]
+    path = tmp_path / "c.jsonl"
+    path.write_text("".join(json_line(record) + "\n" for record in records), encoding="utf-8")
+    assert read_certificates(path) == records
+    path.write_text("", encoding="utf-8")
+    assert read_certificates(path) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "line 2: not JSON"),
+        ("[]", "line 2: not a JSON object"),
+        (json_line({**void_record(1)}), "line 2: this certificate is of input line 1"),
+        ('{"line": 2, "hypotheses": []}', "line 2: the certificate lacks `complete`"),
+        (json_line({**void_record(2), "hypotheses": [{"tokens": []}]}), "line 2: a hypothesis lacks `log_prob`"),
+        (
+            '{"line": 2, "source": [], "hypotheses": [{"tokens": ["a"], "attention": [[1.0]]}]}',
+            "a file of `-attention`",
+        ),
+    ],
+)
+def test_a_broken_certificates_file_is_named_with_its_line(tmp_path, line, message):
+    path = tmp_path / "c.jsonl"
+    path.write_text(f"{json_line(void_record(1))}\n{line}\n", encoding="utf-8")
+    with pytest.raises(UserError, match=rf"c\.jsonl.*{message}"):
+        read_certificates(path)
+
+
+def test_certificates_are_read_without_torch():
+    code = "import sys, onmt_entmax.search.result; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-S", "-c", code], cwd=ROOT, check=False).returncode == 0
 
 
 def test_mass_is_one_without_completeness():

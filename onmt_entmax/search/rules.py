@@ -1,10 +1,15 @@
-"""Rules that forbid tokens, by setting their log-probability to -inf: nothing forbidden can outrank a zero."""
+"""What a search obeys besides the model: constraints that forbid tokens, penalties that change the ranking.
+
+A constraint sets a log-probability to -inf, so that nothing forbidden can outrank a zero. Penalties have OpenNMT-py's
+formulae (after Wu et al. 2016), defined for zeros too. Dimension letters: see ``scorer.py``.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from onmt_entmax.search.settings import SearchSettings
@@ -38,13 +43,13 @@ class Constraints:
         """Forbid tokens; a forced prefix precedes the other rules.
 
         Args:
-            log_probs: ``(rows, vocab_size)``; not changed.
+            log_probs: ``(R, V)``; not changed.
             lengths: number of tokens of each row's prefix so far.
             sentences: the sentence of each row.
             prefixes: the tokens so far of each row, where ``needs_prefixes``.
 
         Returns:
-            ``(rows, vocab_size)``, with ``-inf`` where forbidden.
+            ``(R, V)``, with ``-inf`` where forbidden.
         """
         if not self.active:
             return log_probs
@@ -101,3 +106,42 @@ def repeating_tokens(prefix: Sequence[int], size: int, exclusion: frozenset[int]
         for start in range(len(prefix) - last)
         if prefix[start : start + last] == tail and prefix[start + last] not in exclusion
     }
+
+
+def length_divisor(settings: SearchSettings, tokens: int) -> float:
+    """What the log-probability of a hypothesis is divided by.
+
+    Args:
+        settings: with ``length_penalty`` and ``length_penalty_weight``.
+        tokens: of the hypothesis, EOS included. As in OpenNMT-py, BOS counts as one more.
+    """
+    if not settings.has_length:
+        return 1.0
+    length = tokens + 1
+    if settings.length_penalty == "wu":
+        return ((5 + length) / 6.0) ** settings.length_penalty_weight
+    return float(length) ** settings.length_penalty_weight
+
+
+def coverage_penalty(settings: SearchSettings, coverage: Tensor, source_lengths: Sequence[int] | None) -> Tensor:
+    """What is subtracted from the score of each row.
+
+    For ``wu``, a source token that nothing attends to would give an infinite penalty, and all hypotheses would tie.
+    Its coverage counts as the smallest normal float32 instead (a penalty of 87 times the weight each), so that
+    hypotheses are ranked by how many tokens they leave out. Padding does not count.
+
+    Args:
+        settings: with ``coverage_penalty`` and ``coverage_penalty_weight``.
+        coverage: attention summed over steps, ``(R, S)``.
+        source_lengths: of each row; only for ``wu``.
+
+    Returns:
+        float64, ``(R,)``.
+    """
+    coverage = coverage.double()
+    if settings.coverage_penalty == "summary":
+        return settings.coverage_penalty_weight * (coverage.clamp(min=1.0) - 1.0).sum(-1)
+    logs = coverage.clamp(min=torch.finfo(torch.float32).tiny, max=1.0).log()
+    positions = torch.arange(coverage.size(-1), device=coverage.device)
+    lengths = torch.tensor(source_lengths, device=coverage.device)
+    return -settings.coverage_penalty_weight * logs.masked_fill(positions >= lengths.unsqueeze(-1), 0.0).sum(-1)
