@@ -21,9 +21,23 @@ def register() -> None:
 
     autoload.install()
     try:
-        import onmt  # noqa: F401 - registers by itself
+        import onmt  # registers by itself
     except ImportError as error:
         raise RuntimeError(f"OpenNMT-py cannot be imported ({error}): pip install OpenNMT-py==3.5.1") from error
-    from onmt_entmax.plugin.registration import register as register_plugin
+    check_version(onmt.__version__)
+    try:
+        from onmt_entmax.plugin import patches
 
-    register_plugin()  # where somebody had imported it before us
+        patches.apply()  # where somebody had imported it before us
+    except (ImportError, AttributeError) as error:
+        raise RuntimeError(f"OpenNMT-py {onmt.__version__} is not as expected: {error}") from error
+
+
+def check_version(version: str) -> None:
+    """Raise unless ``version`` (of OpenNMT-py) is one we know the inside of: 3.5.x.
+
+    Raises:
+        RuntimeError: naming the version found and the one needed.
+    """
+    if version.split(".")[:2] != ["3", "5"]:
+        raise RuntimeError(f"OpenNMT-py {version} is installed, but 3.5.x is needed: pip install OpenNMT-py==3.5.1")

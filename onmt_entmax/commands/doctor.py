@@ -24,7 +24,7 @@ PACKAGES = (
 )
 
 _PROBE = (
-    "import onmt, sys; import onmt_entmax.plugin.registration as r; "
+    "import onmt, sys; import onmt_entmax.plugin.patches as r; "
     "from onmt.translate.translator import Translator; "
     "print(r.is_registered(), Translator.__name__)"
 )

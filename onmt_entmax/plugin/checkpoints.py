@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import pickle
 import pickletools
 import re
-import sys
 import zipfile
 import zlib
 from pathlib import Path
 
 from onmt_entmax.errors import UserError
 from onmt_entmax.plugin.alphas import alpha_of
-from onmt_entmax.plugin.hooks import one_line_errors, replace
+from onmt_entmax.plugin.entry_points import one_line_errors
 
 # what a checkpoint of OpenNMT-py refers to by name; anything else could run code while it is loaded
 _SAFE_GLOBALS = {
@@ -102,7 +100,7 @@ def load_checkpoint_with(stock, path: str):
     return checkpoint
 
 
-def _load_checkpoint(stock):
+def load_checkpoint(stock):
     def load_checkpoint(ckpt_path):
         return load_checkpoint_with(stock, ckpt_path) if ckpt_path else stock(ckpt_path)
 
@@ -121,27 +119,10 @@ def _check_export(stock):
     return check_opt
 
 
-def refuse_exports() -> None:
-    """Let ``onmt_release_model --format ctranslate2`` refuse sparse models, where OpenNMT-py has loaded CTranslate2."""
-    if "ctranslate2" not in sys.modules:
-        return
+def refuse_exports(rebind) -> None:
+    """Let ``onmt_release_model --format ctranslate2`` refuse sparse models; ``rebind`` is that of the table."""
     try:
         import ctranslate2.converters.opennmt_py as converter
     except ImportError:  # without its converters it cannot export anything
         return
-    replace(converter, "check_opt", _check_export)
-
-
-def install() -> None:
-    """Replace ``load_checkpoint`` wherever it is bound, and let the modern stack read option namespaces."""
-    import onmt.model_builder
-    import onmt.models.model_saver
-    import onmt.train_single
-    import torch
-
-    # torch 2.6 and newer load plain data only; a checkpoint's options are an argparse.Namespace. Loading stays safe.
-    if hasattr(torch.serialization, "add_safe_globals"):
-        torch.serialization.add_safe_globals([argparse.Namespace])
-    for module in (onmt.models.model_saver, onmt.model_builder, onmt.train_single):
-        replace(module, "load_checkpoint", _load_checkpoint)
-    refuse_exports()
+    rebind(converter, "check_opt", _check_export)

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from onmt_entmax.errors import UserError
-from onmt_entmax.plugin.hooks import one_line_errors, replace
+from onmt_entmax.plugin.entry_points import one_line_errors
 
 _COUNTED = re.compile(r"^(.*)[\t ](\d+)$", re.DOTALL)
 
@@ -75,7 +75,7 @@ def read_vocabulary(path: str, min_count: int) -> list[str]:
     return tokens
 
 
-def _validate_data(stock):
+def validate_data(stock):
     def validate_data(cls, opt):
         stock.__func__(cls, opt)
         for name, corpus in opt.data.items():
@@ -103,7 +103,7 @@ class _Line(str):
         return super().strip(" \t\r\n" if characters is None else characters)
 
 
-def _process(stock):
+def process_stream(stock):
     def process_stream(self, stream):
         return stock(self, map(_guard, stream))
 
@@ -117,7 +117,7 @@ def _guard(example: dict) -> dict:
     return example
 
 
-def _parse_features(stock):
+def parse_features(stock):
     def parse_features(line, *args, **kwargs):
         try:
             return stock(line, *args, **kwargs)
@@ -127,17 +127,14 @@ def _parse_features(stock):
     return parse_features
 
 
-def install() -> None:
-    """Replace vocabulary reading, check corpora when options are checked, and survive a bucket of blank lines."""
-    import onmt.inputters.dynamic_iterator
-    import onmt.inputters.inputter
-    import onmt.inputters.text_corpus
-    from onmt.utils.parse import ArgumentParser
+def read_vocabulary_instead(stock):
+    return one_line_errors(read_vocabulary)
 
-    replace(onmt.inputters.inputter, "_read_vocab_file", lambda stock: one_line_errors(read_vocabulary))
-    replace(onmt.inputters.text_corpus, "parse_features", _parse_features)
-    replace(ArgumentParser, "_validate_file", lambda stock: staticmethod(one_line_errors(check_file)))
-    replace(ArgumentParser, "_validate_data", _validate_data)
-    replace(onmt.inputters.text_corpus.ParallelCorpusIterator, "_process", _process)
-    # stock returns None for a bucket in which every line is blank, and its caller then iterates over it
-    replace(onmt.inputters.dynamic_iterator, "process", lambda stock: lambda *a, **k: stock(*a, **k) or [])
+
+def check_file_instead(stock):
+    return staticmethod(one_line_errors(check_file))
+
+
+def process_bucket(stock):
+    """Stock returns None for a bucket in which every line is blank, and its caller then iterates over it."""
+    return lambda *args, **kwargs: stock(*args, **kwargs) or []

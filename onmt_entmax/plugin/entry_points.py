@@ -2,10 +2,48 @@
 
 from __future__ import annotations
 
-from onmt_entmax.plugin.hooks import one_line_errors, replace
+import functools
+import os
+import sys
+from typing import Callable
+
+from onmt_entmax.errors import UserError
 
 
-def _terminate(stock):
+def running_command() -> str | None:
+    """The stock command this process runs (``onmt_train`` ...), or None under somebody's own Python program."""
+    main = sys.modules.get("__main__")
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and spec.name.startswith("onmt.bin."):
+        return "onmt_" + spec.name.rsplit(".", 1)[1]
+    name = os.path.basename(sys.argv[0] if sys.argv else "")
+    return name if name.startswith("onmt_") and not name.startswith("onmt_entmax") else None
+
+
+def one_line_errors(function: Callable) -> Callable:
+    """Let a stock command end with one line on a :class:`UserError` (status 2) or Ctrl-C (130); programs get both."""
+
+    @functools.wraps(function)
+    def wrapped(*args, **kwargs):
+        try:
+            return function(*args, **kwargs)
+        except UserError as error:
+            command = running_command()
+            if command is None:
+                raise
+            print(f"{command}: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+            raise SystemExit(2) from error
+        except KeyboardInterrupt:
+            command = running_command()
+            if command is None:
+                raise
+            print(f"{command}: interrupted", file=sys.stderr, flush=True)
+            raise SystemExit(130) from None
+
+    return wrapped
+
+
+def terminate(stock):
     def terminate(self):
         stock(self)
         translator = getattr(self, "translator", None)
@@ -13,15 +51,3 @@ def _terminate(stock):
             translator.out_file.close()  # stock leaves that to the garbage collector
 
     return terminate
-
-
-def install() -> None:
-    """Wrap what ``onmt_train`` and ``onmt_translate`` call after their options are read."""
-    import onmt.inference_engine
-    import onmt.train_single
-    from onmt.inference_engine import InferenceEnginePY
-
-    replace(onmt.train_single, "main", one_line_errors)
-    for method in ("__init__", "_translate"):
-        replace(InferenceEnginePY, method, one_line_errors)
-    replace(InferenceEnginePY, "terminate", _terminate)

@@ -6,7 +6,6 @@ import torch
 
 from onmt_entmax.errors import UserError
 from onmt_entmax.plugin.alphas import alpha_of
-from onmt_entmax.plugin.hooks import replace
 
 
 def generator_alpha(model) -> float:
@@ -48,7 +47,7 @@ def check_vocabularies(expected: dict | None, found: dict, path: str) -> None:
             )
 
 
-def _load_ensemble(stock):
+def load_ensemble(stock):
     def load_test_model(opt, device_id=0):
         import onmt.model_builder
         from onmt.decoders.ensemble import EnsembleModel
@@ -66,7 +65,7 @@ def _load_ensemble(stock):
     return load_test_model
 
 
-def _build_base_model(stock):
+def build_base_model(stock):
     def build_base_model(model_opt, vocabs):
         model = stock(model_opt, vocabs)
         model.generator.alpha = alpha_of(model_opt, "generator")
@@ -75,7 +74,7 @@ def _build_base_model(stock):
     return build_base_model
 
 
-def _load_state_dict(stock):
+def load_state_dict(stock):
     def load_state_dict(self, checkpoint, *args, **kwargs):
         # a parameter that a module holds under two names (weight-normed convolutions) is saved under both, but stock
         # reads the first only and then refuses the second
@@ -89,7 +88,7 @@ def _load_state_dict(stock):
     return load_state_dict
 
 
-def _get_var_maybe_avg(stock):
+def get_var_maybe_avg(stock):
     def get_var_maybe_avg(namespace, var_name, training, polyak_decay):
         # stock moves a weight-normed convolution's averages in evaluation too: no two decodings would be alike
         if not training:
@@ -97,28 +96,3 @@ def _get_var_maybe_avg(stock):
         return stock(namespace, var_name, training, polyak_decay)
 
     return get_var_maybe_avg
-
-
-def install() -> None:
-    """Replace the recurrent encoder and decoders and extend the model builder."""
-    import onmt.decoders.ensemble
-    import onmt.encoders
-    import onmt.model_builder
-    import onmt.models.model
-    import onmt.modules.weight_norm
-
-    from onmt_entmax.model.decoder import InputFeedDecoder, StandardDecoder
-    from onmt_entmax.model.encoder import Encoder
-
-    replace(onmt.model_builder, "build_base_model", _build_base_model)
-    replace(onmt.decoders.ensemble, "load_test_model", _load_ensemble)
-    replace(onmt.modules.weight_norm, "get_var_maybe_avg", _get_var_maybe_avg)
-    replace(onmt.models.model.BaseModel, "load_state_dict", _load_state_dict)
-    for name in ("rnn", "brnn"):
-        if name not in onmt.encoders.str2enc:
-            raise AttributeError(f"onmt.encoders.str2enc has no {name}")
-        onmt.encoders.str2enc[name] = Encoder
-    for name, decoder in (("rnn", StandardDecoder), ("ifrnn", InputFeedDecoder)):
-        if name not in onmt.decoders.str2dec:
-            raise AttributeError(f"onmt.decoders.str2dec has no {name}")
-        onmt.decoders.str2dec[name] = decoder

@@ -13,7 +13,7 @@ from argparse import Namespace
 from onmt_entmax.engines.cpu.products import CHOICES
 from onmt_entmax.errors import UserError, invalid_setting
 from onmt_entmax.plugin.alphas import FUNCTIONS, PLACES, alpha_of, keep_checkpoint_alphas, store_alpha
-from onmt_entmax.plugin.hooks import one_line_errors, replace
+from onmt_entmax.plugin.entry_points import one_line_errors
 
 _ADDED: set[str] = set()  # option strings that are ours
 
@@ -34,30 +34,30 @@ def is_unset(value: object) -> bool:
     return isinstance(value, (UnsetStr, UnsetFloat))
 
 
-def _add(group, *names: str, **settings) -> None:
+def add(group, *names: str, **settings) -> None:
     for name in names:
         _ADDED.add(f"--{name}")
         group.add(f"--{name}", f"-{name}", **settings)
         _ADDED.add(f"-{name}")
 
 
-def _action(parser, name: str) -> argparse.Action:
+def action(parser, name: str) -> argparse.Action:
     for action in parser._actions:
         if f"--{name}" in action.option_strings:
             return action
     raise AttributeError(f"option --{name} is gone")
 
 
-def _add_model_options(parser) -> None:
+def add_model_options(parser) -> None:
     group = parser.add_argument_group("Model- Entmax (onmt_entmax)")
     for place, what in zip(PLACES, ("attention", "output layer and its loss")):
-        function = _action(parser, f"{place}_function")
+        function = action(parser, f"{place}_function")
         function.choices = list(FUNCTIONS)
         function.help = (
             f"Mapping of the {what}: entmax15 (alpha 1.5), sparsemax (alpha 2), or entmax with -{place}_alpha."
         )
         learned = ", or `learned`" if place == "global_attention" else ""
-        _add(
+        add(
             group,
             f"{place}_alpha",
             default=None,
@@ -68,7 +68,7 @@ def _add_model_options(parser) -> None:
 
 def add_matmul_precision(group) -> None:
     """The option that says how float32 products are computed."""
-    _add(
+    add(
         group,
         "matmul_precision",
         default="auto",
@@ -78,16 +78,16 @@ def add_matmul_precision(group) -> None:
     )
 
 
-def _add_decoding_options(parser) -> None:
+def add_decoding_options(parser) -> None:
     group = parser.add_argument_group("Search (onmt_entmax)")
-    _add(
+    add(
         group,
         "search",
         default="beam",
         choices=["beam", "exact"],
         help="beam search, or exact (best-first) search for the most probable outputs.",
     )
-    _add(
+    add(
         group,
         "certificates",
         default="",
@@ -95,20 +95,20 @@ def _add_decoding_options(parser) -> None:
         help="Write one JSON object per input line: hypotheses, and whether they are provably the best ones. "
         "`-` writes no file: for the server and the Python API, which return them.",
     )
-    _add(
+    add(
         group,
         "attention",
         default="",
         metavar="FILE",
         help="Write the attention of every hypothesis, one JSON object per input line.",
     )
-    _add(
+    add(
         group,
         "whole_support",
         action="store_true",
         help="With -search exact: list every output of non-zero probability in the certificates, not n_best of them.",
     )
-    _add(
+    add(
         group,
         "max_expansions",
         type=int,
@@ -116,11 +116,11 @@ def _add_decoding_options(parser) -> None:
         help="Exact search gives up (and says so) after this many expanded prefixes per line.",
     )
     add_matmul_precision(group)
-    penalty, ratio = _action(parser, "length_penalty"), _action(parser, "max_length_ratio")
+    penalty, ratio = action(parser, "length_penalty"), action(parser, "max_length_ratio")
     penalty.default, ratio.default = UnsetStr(penalty.default), UnsetFloat(ratio.default)
 
 
-def _extended(add_ours):
+def extended(add_ours):
     def make(stock):
         def add_options(parser, *args, **kwargs):
             stock(parser, *args, **kwargs)
@@ -282,7 +282,7 @@ def _refuse_unknown(unknown: list[str]) -> None:
         raise UserError(f"Unknown option `{key}` in the configuration or on the command line.{hint}")
 
 
-def _parse_known_args(stock):
+def parse_known_args(stock):
     def parse_known_args(self, *args, **kwargs):
         options, unknown = stock(self, *args, **kwargs)
         if unknown and getattr(self, "_onmt_entmax_refuses_unknown", False):
@@ -292,7 +292,7 @@ def _parse_known_args(stock):
     return one_line_errors(parse_known_args)
 
 
-def _get_option_tuples(stock):
+def get_option_tuples(stock):
     def get_option_tuples(self, option_string):
         found = stock(self, option_string)
         return [match for match in found if match[1] not in _ADDED] if len(found) > 1 else found
@@ -300,7 +300,7 @@ def _get_option_tuples(stock):
     return get_option_tuples
 
 
-def _train_opts(stock):
+def train_opts(stock):
     def train_opts(parser):
         stock(parser)
         parser._onmt_entmax_refuses_unknown = True
@@ -308,7 +308,7 @@ def _train_opts(stock):
     return train_opts
 
 
-def _validating(ours):
+def validating(ours):
     """Extend a classmethod ``validate_*(cls, opt)`` of the stock parser by our own check."""
 
     def make(stock):
@@ -324,7 +324,7 @@ def _validating(ours):
     return make
 
 
-def _get_model_opts(stock):
+def get_model_opts(stock):
     def get_model_opts(opt, checkpoint=None):
         if checkpoint is not None:
             from onmt.utils.logging import logger
@@ -334,20 +334,3 @@ def _get_model_opts(stock):
         return stock(opt, checkpoint=checkpoint)
 
     return one_line_errors(get_model_opts)
-
-
-def install() -> None:
-    """Extend OpenNMT-py's parsers and checks."""
-    import onmt.opts
-    import onmt.train_single
-    from onmt.utils.parse import ArgumentParser
-
-    replace(onmt.opts, "model_opts", _extended(_add_model_options))
-    replace(onmt.opts, "_add_decoding_opts", _extended(_add_decoding_options))
-    replace(onmt.opts, "train_opts", _train_opts)
-    replace(ArgumentParser, "parse_known_args", _parse_known_args)
-    replace(ArgumentParser, "_get_option_tuples", _get_option_tuples)
-    replace(ArgumentParser, "validate_prepare_opts", _validating(lambda opt: None))
-    replace(ArgumentParser, "validate_model_opts", _validating(validate_model))
-    replace(ArgumentParser, "validate_translate_opts", _validating(validate_translate))
-    replace(onmt.train_single, "_get_model_opts", _get_model_opts)

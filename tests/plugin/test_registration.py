@@ -7,7 +7,6 @@ import sys
 import pytest
 
 import onmt_entmax
-from onmt_entmax.plugin import registration
 
 from ..installed import call, needs_installation
 
@@ -25,13 +24,13 @@ def test_registering_twice_does_no_harm():
 
 @pytest.mark.parametrize("version", ["3.5.1", "3.5", "3.5.10"])
 def test_versions_we_know(version):
-    registration.check_version(version)
+    onmt_entmax.check_version(version)
 
 
 @pytest.mark.parametrize("version", ["3.4.3", "3.6.0", "3.51", "4.0"])
 def test_other_versions_are_refused(version):
     with pytest.raises(RuntimeError, match=rf"OpenNMT-py {version} is installed, but 3\.5\.x is needed"):
-        registration.check_version(version)
+        onmt_entmax.check_version(version)
 
 
 @needs_installation
@@ -102,15 +101,15 @@ def test_starting_python_imports_neither_torch_nor_onmt():
 
 
 def test_interrupting_a_command_takes_one_line(monkeypatch, capsys):
-    from onmt_entmax.plugin import hooks
+    from onmt_entmax.plugin import entry_points
 
     def interrupted():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        hooks.one_line_errors(interrupted)()
+        entry_points.one_line_errors(interrupted)()
     monkeypatch.setattr(sys, "argv", ["/somewhere/onmt_train"])
     with pytest.raises(SystemExit) as stopped:
-        hooks.one_line_errors(interrupted)()
+        entry_points.one_line_errors(interrupted)()
     assert stopped.value.code == 130
     assert capsys.readouterr().err == "onmt_train: interrupted\n"

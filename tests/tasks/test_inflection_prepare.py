@@ -13,8 +13,8 @@ import yaml
 
 from onmt_entmax import cli
 from onmt_entmax.files import read_lines, sha256
-from onmt_entmax.tasks.inflection.format import Row, decode_form, decode_source, encode_row, find_corpora, read_rows
 from onmt_entmax.tasks.inflection import prepare as inflection_prepare
+from onmt_entmax.tasks.inflection.format import Row, decode_form, decode_source, encode_row, find_corpora, read_rows
 from onmt_entmax.tasks.inflection.prepare import prepare
 
 # a no-break space, a trailing blank, a line separator, a next-line, the feature separator, a BOM, look-alikes of

@@ -305,7 +305,7 @@ def without_workers(opt: Namespace) -> Namespace:
 
 
 @contextmanager
-def _open_corpus(filename, mode="rb", **kwargs):
+def open_corpus(filename, mode="rb", **kwargs):
     """Lines of a file, or None without end; closed also where reading stops in the middle, unlike in stock."""
     if filename is None:
         yield repeat(None)
@@ -314,12 +314,3 @@ def _open_corpus(filename, mode="rb", **kwargs):
         for _ in islice(file, getattr(filename, "lines", 0)):
             pass
         yield file
-
-
-def install() -> None:
-    """Let corpora close their files."""
-    import onmt.inputters.text_corpus
-
-    from onmt_entmax.plugin.hooks import replace
-
-    replace(onmt.inputters.text_corpus, "exfile_open", lambda stock: _open_corpus)

@@ -10,7 +10,6 @@ from onmt.utils import Statistics
 
 from onmt_entmax.entmax import linear_entmax_loss
 from onmt_entmax.errors import UserError
-from onmt_entmax.plugin.hooks import replace
 from onmt_entmax.plugin.models import generator_alpha
 from onmt_entmax.plugin.train.measures import measure_tokens
 
@@ -145,10 +144,3 @@ class EntmaxLossCompute(StockLossCompute):
         before = torch.cat([torch.zeros_like(coverage[:, :1]), coverage[:, :-1]], dim=1)
         loss = torch.min(attention, before).sum(-1).reshape(-1)  # (batch * tgt_len)
         return loss.masked_fill(target.eq(self.padding_idx), 0.0).sum()
-
-
-def install() -> None:
-    """Let the trainer use our loss."""
-    import onmt.trainer
-
-    replace(onmt.trainer, "LossCompute", lambda stock: EntmaxLossCompute)

@@ -8,7 +8,6 @@ from contextvars import ContextVar
 import torch
 
 from onmt_entmax.engines.cpu.products import Products, products
-from onmt_entmax.plugin.hooks import replace
 from onmt_entmax.plugin.train.optimiser import keep_memory, subnormals
 
 
@@ -24,7 +23,7 @@ class _Pieces:
 _PIECES: ContextVar[_Pieces] = ContextVar("onmt_entmax_training")
 
 
-def _main(stock):
+def main(stock):
     @functools.wraps(stock)
     def main(opt, device_id):
         keep_memory()
@@ -44,7 +43,7 @@ def _main(stock):
     return main
 
 
-def _init_train(stock):
+def init_train(stock):
     def init_train(opt):
         from onmt_entmax.plugin.train.options import check_validation_corpus
 
@@ -65,7 +64,7 @@ def _init_train(stock):
     return init_train
 
 
-def _build_trainer(stock):
+def build_trainer(stock):
     def build_trainer(opt, device_id, model, vocabs, optim, model_saver=None):
         from onmt_entmax.plugin.train.state import Run
 
@@ -79,7 +78,7 @@ def _build_trainer(stock):
     return build_trainer
 
 
-def _build_dynamic_dataset_iter(stock):
+def build_dynamic_dataset_iter(stock):
     def build_dynamic_dataset_iter(opt, transforms_cls, vocabs, *args, **kwargs):
         from onmt.constants import CorpusTask
         from onmt.inputters.dynamic_iterator import OnDeviceDatasetIter
@@ -109,7 +108,7 @@ def _build_dynamic_dataset_iter(stock):
     return build_dynamic_dataset_iter
 
 
-def _scorers_from_opts(stock):
+def scorers_from_opts(stock):
     def scorers_from_opts(opt):
         from onmt_entmax.plugin.train.stop import criterion_names
 
@@ -118,42 +117,10 @@ def _scorers_from_opts(stock):
     return scorers_from_opts
 
 
-def _early_stopping(stock):
+def early_stopping(stock):
     def early_stopping(tolerance, scorers):
         from onmt_entmax.plugin.train.stop import StopRule
 
         return StopRule(tolerance, scorers)
 
     return early_stopping
-
-
-def install() -> None:
-    """Put the pieces of training in place."""
-    import onmt.train_single
-    import onmt.utils
-
-    from onmt_entmax.plugin.train import data as training_data
-    from onmt_entmax.plugin.train import optimiser as training_speed
-    from onmt_entmax.plugin.train import options as training_options
-    from onmt_entmax.plugin.train import rate as training_schedule
-    from onmt_entmax.plugin.train import report as training_report
-    from onmt_entmax.plugin.train import saver as training_saver
-    from onmt_entmax.plugin.train import trainer as training_loop
-
-    for piece in (
-        training_options,
-        training_data,
-        training_saver,
-        training_schedule,
-        training_speed,
-        training_report,
-        training_loop,
-    ):
-        piece.install()
-    # stock's early stopping shares its best values between objects and knows two measures
-    replace(onmt.utils, "scorers_from_opts", _scorers_from_opts)
-    replace(onmt.utils, "EarlyStopping", _early_stopping)
-    replace(onmt.train_single, "main", _main)
-    replace(onmt.train_single, "_init_train", _init_train)
-    replace(onmt.train_single, "build_trainer", _build_trainer)
-    replace(onmt.train_single, "build_dynamic_dataset_iter", _build_dynamic_dataset_iter)

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from onmt_entmax.plugin.hooks import replace
-
 _ONE_KERNEL = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 4)  # on a CPU
 
 
@@ -78,7 +76,7 @@ class Adam(torch.optim.Adam):
                 group["fused"] = value
 
 
-def _build_torch_optimizer(stock):
+def build_torch_optimizer(stock):
     def build_torch_optimizer(model, opt):
         optimizer = stock(model, opt)
         if type(optimizer) is not torch.optim.Adam:
@@ -87,10 +85,3 @@ def _build_torch_optimizer(stock):
         return Adam(**{name: group[name] for name in ("params", "lr", "betas", "eps")})
 
     return build_torch_optimizer
-
-
-def install() -> None:
-    """Let ``optim: adam`` build ours."""
-    import onmt.utils.optimizers
-
-    replace(onmt.utils.optimizers, "build_torch_optimizer", _build_torch_optimizer)

@@ -5,33 +5,32 @@ from __future__ import annotations
 from argparse import Namespace
 
 from onmt_entmax.errors import UserError, invalid_setting
-from onmt_entmax.plugin.hooks import replace
-from onmt_entmax.plugin.options import _action, _add, _extended, _validating, add_matmul_precision, check_gpu
+from onmt_entmax.plugin.options import action, add, add_matmul_precision, check_gpu
 from onmt_entmax.plugin.train.stop import criterion_names
 
 VALID_LOSS = "valid_loss"
 
 
-def _add_training_options(parser) -> None:
-    method = _action(parser, "decay_method")
+def add_training_options(parser) -> None:
+    method = action(parser, "decay_method")
     method.choices = [*method.choices, VALID_LOSS]
     method.help = (
         f"How the learning rate changes; {VALID_LOSS}: times -learning_rate_decay whenever "
         "validation loss is higher than at the previous validation, and at no other time."
     )
-    _action(parser, "early_stopping").help = "Stop after this many validations in a row without progress (0: never)."
-    _action(parser, "early_stopping_criteria").help = (
+    action(parser, "early_stopping").help = "Stop after this many validations in a row without progress (0: never)."
+    action(parser, "early_stopping_criteria").help = (
         "Measures that all have to be better than at the last progress: loss, accuracy, another measure of tokens in "
         "the metrics file, or one of -valid_metrics. Default: loss and accuracy."
     )
     group = parser.add_argument_group("Training (onmt_entmax)")
-    _add(
+    add(
         group,
         "keep_best",
         action="store_true",
         help="Also keep the checkpoint with the best validation accuracy, as SAVE_MODEL_best.pt.",
     )
-    _add(
+    add(
         group,
         "keep_subnormals",
         action="store_true",
@@ -91,12 +90,3 @@ def validate_training(opt: Namespace) -> None:
         value = getattr(opt, name)
         if not value > 0:
             raise invalid_setting(name, value, "It must be above 0.")
-
-
-def install() -> None:
-    """Widen the parser and its check."""
-    import onmt.opts
-    from onmt.utils.parse import ArgumentParser
-
-    replace(onmt.opts, "_add_train_general_opts", _extended(_add_training_options))
-    replace(ArgumentParser, "validate_train_opts", _validating(validate_training))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from onmt.utils.logging import logger
 
-from onmt_entmax.plugin.hooks import replace
 from onmt_entmax.plugin.train.options import VALID_LOSS
 from onmt_entmax.plugin.train.schedule import ValidLossSchedule
 
@@ -18,7 +17,7 @@ def schedule_of(optimizer) -> ValidLossSchedule | None:
     return decay if isinstance(decay, ValidLossSchedule) else None
 
 
-def _make_learning_rate_decay_fn(stock):
+def make_learning_rate_decay_fn(stock):
     def make_learning_rate_decay_fn(opt):
         if opt.decay_method == VALID_LOSS:
             return ValidLossSchedule(opt.learning_rate_decay)
@@ -27,7 +26,7 @@ def _make_learning_rate_decay_fn(stock):
     return make_learning_rate_decay_fn
 
 
-def _state_dict(stock):
+def state_dict(stock):
     def state_dict(self):
         state = stock(self)
         schedule = schedule_of(self)
@@ -40,7 +39,7 @@ def _state_dict(stock):
     return state_dict
 
 
-def _load_state_dict(stock):
+def load_state_dict(stock):
     def load_state_dict(self, state_dict):
         stock(self, state_dict)
         schedule = schedule_of(self)
@@ -52,7 +51,7 @@ def _load_state_dict(stock):
     return load_state_dict
 
 
-def _from_opt(stock):
+def from_opt(stock):
     def from_opt(cls, model, opt, checkpoint=None):
         if opt.train_from and opt.reset_optim == "keep_states" and checkpoint is not None:
             # the options are given anew: the rate starts at the one given
@@ -86,14 +85,3 @@ def _origin_of_rate(optimizer, opt, checkpoint_opt) -> list[str]:
                     f"checkpoint's {used}; `reset_optim: keep_states` takes the configuration's."
                 )
     return lines
-
-
-def install() -> None:
-    """Add the schedule, and complete the optimizer's state."""
-    import onmt.utils.optimizers
-    from onmt.utils.optimizers import Optimizer
-
-    replace(onmt.utils.optimizers, "make_learning_rate_decay_fn", _make_learning_rate_decay_fn)
-    replace(Optimizer, "state_dict", _state_dict)
-    replace(Optimizer, "load_state_dict", _load_state_dict)
-    replace(Optimizer, "from_opt", _from_opt)

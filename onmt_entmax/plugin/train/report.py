@@ -180,7 +180,7 @@ class ProgressBar:
             self.bar.update(1)
 
 
-def _build_report_manager(stock):
+def build_report_manager(stock):
     def build_report_manager(opt, gpu_rank):
         manager = stock(opt, gpu_rank)
         ours = SparseReportManager(manager.report_every, manager.start_time, manager.tensorboard_writer)
@@ -188,12 +188,3 @@ def _build_report_manager(stock):
         return ours
 
     return build_report_manager
-
-
-def install() -> None:
-    """Let trainers report with our manager."""
-    import onmt.utils
-
-    from onmt_entmax.plugin.hooks import replace
-
-    replace(onmt.utils, "build_report_manager", _build_report_manager)

@@ -194,10 +194,3 @@ class WholeModelSaver(StockModelSaver):
 
 def _escape(name: str) -> str:
     return "".join(f"[{c}]" if c in "*?[" else c for c in name)
-
-
-def install() -> None:
-    """Let the trainer write its checkpoints with our saver."""
-    from onmt_entmax.plugin.hooks import replace
-
-    replace(onmt.models.model_saver, "ModelSaver", lambda stock: WholeModelSaver)

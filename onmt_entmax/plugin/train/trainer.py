@@ -250,10 +250,3 @@ class SparseTrainer(StockTrainer):
             scores[name] = scorer["value"]
             logger.info(f"Validation {name}: {scorer['value']}")
         return scores
-
-
-def install() -> None:
-    """Let ``build_trainer`` build ours."""
-    from onmt_entmax.plugin.hooks import replace
-
-    replace(onmt.trainer, "Trainer", lambda stock: SparseTrainer)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from onmt_entmax.plugin.hooks import replace
-
 
 class LateOutput:
     """Opens the output file at the first write: a model that cannot be loaded leaves earlier predictions alone."""
@@ -29,21 +27,8 @@ class LateOutput:
             self.file.close()
 
 
-def _build_translator(stock):
+def build_translator(stock):
     def build_translator(opt, device_id=0, report_score=True, logger=None, out_file=None):
         return stock(opt, device_id, report_score, logger, LateOutput(opt.output) if out_file is None else out_file)
 
     return build_translator
-
-
-def install() -> None:
-    """Rebind ``Translator`` for the stock commands, the server, validation scorers and the Python API."""
-    import onmt.translate
-    import onmt.translate.translator
-    import onmt.utils.scoring_utils
-
-    from onmt_entmax.plugin.translate.translator import SparseTranslator
-
-    replace(onmt.translate.translator, "build_translator", _build_translator)
-    for module in (onmt.translate.translator, onmt.translate, onmt.utils.scoring_utils):
-        replace(module, "Translator", lambda stock: SparseTranslator)

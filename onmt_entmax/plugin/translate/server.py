@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import json
 
-from onmt_entmax.plugin.hooks import replace
 from onmt_entmax.plugin.translate import output
 from onmt_entmax.search.result import records_per_input
 
 
-def _run(stock):
+def run(stock):
     def run(self, inputs):
         output.LATEST.certificates = None
         answer = stock(self, inputs)
@@ -39,10 +38,3 @@ def _extend_answer(certificates: list[dict]) -> None:
                     entry["certificate"] = certificate
             response.set_data(json.dumps(content, ensure_ascii=False))
         return response
-
-
-def install() -> None:
-    """Extend the server's ``run``."""
-    from onmt.translate.translation_server import TranslationServer
-
-    replace(TranslationServer, "run", _run)

@@ -1,0 +1,162 @@
+"""Every name of OpenNMT-py that we rebind: who owns it, what takes its place, and why.
+
+:func:`onmt_entmax.register` walks the table once, when ``import onmt`` has run. Nothing else in this package changes
+anything of OpenNMT-py's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pkgutil
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from onmt_entmax.model.decoder import InputFeedDecoder, StandardDecoder
+from onmt_entmax.model.encoder import Encoder
+from onmt_entmax.plugin import checkpoints, corpora, entry_points, models, options
+from onmt_entmax.plugin.entry_points import one_line_errors
+from onmt_entmax.plugin.train import data, losses, main, optimiser, rate, report, saver, trainer
+from onmt_entmax.plugin.train import options as train_options
+from onmt_entmax.plugin.translate import decoding, server
+from onmt_entmax.plugin.translate.translator import SparseTranslator
+
+
+class Patch(NamedTuple):
+    """One rebound name.
+
+    Attributes:
+        owner: a module, a class (``module:Class``) or a dictionary (``module:name``) of OpenNMT-py.
+        name: of the attribute, or key of the dictionary.
+        make: from what stood there to what stands there now.
+        why: a fault of OpenNMT-py that it mends, or what it adds.
+    """
+
+    owner: str
+    name: str
+    make: Callable[[Any], Any]
+    why: str
+
+
+def _instead(ours: Any) -> Callable[[Any], Any]:
+    """Take the place of what stood there, whatever it was."""
+    return lambda stock: ours
+
+
+_PARSER = "onmt.utils.parse:ArgumentParser"
+_OPTIMIZER = "onmt.utils.optimizers:Optimizer"
+_ENGINE = "onmt.inference_engine:InferenceEnginePY"
+
+TABLE = (
+    # options
+    Patch("onmt.opts", "model_opts", options.extended(options.add_model_options), "adds the alphas"),
+    Patch("onmt.opts", "_add_decoding_opts", options.extended(options.add_decoding_options), "adds search options"),
+    Patch(
+        "onmt.opts",
+        "_add_train_general_opts",
+        options.extended(train_options.add_training_options),
+        "adds `valid_loss`, `keep_best` and others",
+    ),
+    Patch("onmt.opts", "train_opts", options.train_opts, "marks the parser whose unknown keys are errors"),
+    Patch(_PARSER, "parse_known_args", options.parse_known_args, "`onmt_train` ignores unknown keys in silence"),
+    Patch(_PARSER, "_get_option_tuples", options.get_option_tuples, "keeps stock's abbreviations unambiguous"),
+    Patch(_PARSER, "validate_prepare_opts", options.validating(lambda opt: None), "assertions become one line"),
+    Patch(_PARSER, "validate_model_opts", options.validating(options.validate_model), "checks alphas"),
+    Patch(_PARSER, "validate_translate_opts", options.validating(options.validate_translate), "`n_best` > `beam_size`"),
+    Patch(_PARSER, "validate_train_opts", options.validating(train_options.validate_training), "checks early"),
+    # reading of data
+    Patch(_PARSER, "_validate_file", corpora.check_file_instead, "names a missing file in one line"),
+    Patch(_PARSER, "_validate_data", corpora.validate_data, "sides of different length lose their surplus in silence"),
+    Patch("onmt.inputters.inputter", "_read_vocab_file", corpora.read_vocabulary_instead, "Unicode blanks crash it"),
+    Patch("onmt.inputters.text_corpus", "parse_features", corpora.parse_features, "U+FFE8 in a text crashes it"),
+    Patch("onmt.inputters.text_corpus:ParallelCorpusIterator", "_process", corpora.process_stream, "strips tokens"),
+    Patch("onmt.inputters.text_corpus", "exfile_open", _instead(data.open_corpus), "leaves files open"),
+    Patch("onmt.inputters.dynamic_iterator", "process", corpora.process_bucket, "a bucket of blank lines crashes it"),
+    # checkpoints and models
+    Patch("onmt.models.model_saver", "load_checkpoint", checkpoints.load_checkpoint, "one line for what can't load"),
+    Patch("onmt.model_builder", "load_checkpoint", checkpoints.load_checkpoint, "the same, bound here too"),
+    Patch("onmt.train_single", "load_checkpoint", checkpoints.load_checkpoint, "the same, bound here too"),
+    Patch("onmt.model_builder", "build_base_model", models.build_base_model, "writes its alpha on the output layer"),
+    Patch("onmt.models.model:BaseModel", "load_state_dict", models.load_state_dict, "shared parameters cannot load"),
+    Patch("onmt.modules.weight_norm", "get_var_maybe_avg", models.get_var_maybe_avg, "decoding changes the weights"),
+    Patch("onmt.decoders.ensemble", "load_test_model", models.load_ensemble, "members may differ in alpha"),
+    Patch("onmt.encoders:str2enc", "rnn", _instead(Encoder), "the encoder with our engines"),
+    Patch("onmt.encoders:str2enc", "brnn", _instead(Encoder), "the encoder with our engines"),
+    Patch("onmt.decoders:str2dec", "rnn", _instead(StandardDecoder), "our attention"),
+    Patch("onmt.decoders:str2dec", "ifrnn", _instead(InputFeedDecoder), "our attention, unrolled"),
+    # training
+    Patch("onmt.train_single", "_get_model_opts", options.get_model_opts, "a resumed run keeps the alphas"),
+    Patch("onmt.train_single", "_init_train", main.init_train, "hands on the run's part of the checkpoint"),
+    Patch("onmt.train_single", "build_trainer", main.build_trainer, "attaches what a run remembers"),
+    Patch(
+        "onmt.train_single", "build_dynamic_dataset_iter", main.build_dynamic_dataset_iter, "data restarts on resuming"
+    ),
+    Patch("onmt.train_single", "main", lambda stock: one_line_errors(main.main(stock)), "settings of the process"),
+    Patch("onmt.utils", "scorers_from_opts", main.scorers_from_opts, "early stopping knows two measures"),
+    Patch("onmt.utils", "EarlyStopping", main.early_stopping, "two objects share their best scores"),
+    Patch("onmt.utils", "build_report_manager", report.build_report_manager, "names losses by their alpha"),
+    Patch("onmt.models.model_saver", "ModelSaver", _instead(saver.WholeModelSaver), "half-written checkpoints"),
+    Patch(
+        "onmt.trainer", "Trainer", _instead(trainer.SparseTrainer), "processes follow one validation; exact resuming"
+    ),
+    Patch("onmt.trainer", "LossCompute", _instead(losses.EntmaxLossCompute), "our losses; stock's sparsemax crashes"),
+    Patch("onmt.utils.optimizers", "build_torch_optimizer", optimiser.build_torch_optimizer, "Adam in one kernel"),
+    Patch("onmt.utils.optimizers", "make_learning_rate_decay_fn", rate.make_learning_rate_decay_fn, "`valid_loss`"),
+    Patch(_OPTIMIZER, "state_dict", rate.state_dict, "schedule and gradient scaler are part of the state"),
+    Patch(_OPTIMIZER, "load_state_dict", rate.load_state_dict, "the same, read back"),
+    Patch(_OPTIMIZER, "from_opt", rate.from_opt, "says where the learning rate comes from"),
+    # decoding
+    Patch("onmt.translate.translator", "build_translator", decoding.build_translator, "a late output file"),
+    Patch("onmt.translate.translator", "Translator", _instead(SparseTranslator), "our search"),
+    Patch("onmt.translate", "Translator", _instead(SparseTranslator), "the same, bound here too"),
+    Patch("onmt.utils.scoring_utils", "Translator", _instead(SparseTranslator), "the same, bound here too"),
+    Patch("onmt.translate.translation_server:TranslationServer", "run", server.run, "certificates in answers"),
+    Patch(_ENGINE, "__init__", one_line_errors, "a user's mistake takes one line"),
+    Patch(_ENGINE, "_translate", one_line_errors, "a user's mistake takes one line"),
+    Patch(_ENGINE, "terminate", entry_points.terminate, "closes the output file"),
+)
+
+
+_applied = False
+
+
+def is_registered() -> bool:
+    """Whether :func:`apply` has run in this process."""
+    return _applied
+
+
+def apply() -> None:
+    """Rebind every name of the table, once; later calls return at once.
+
+    Raises:
+        AttributeError: OpenNMT-py has no such name.
+    """
+    global _applied
+    if _applied:
+        return
+    _applied = True
+    # torch 2.6 and newer load plain data only; a checkpoint's options are an argparse.Namespace. Loading stays safe.
+    if hasattr(torch.serialization, "add_safe_globals"):
+        torch.serialization.add_safe_globals([argparse.Namespace])
+    for patch in TABLE:
+        rebind(pkgutil.resolve_name(patch.owner), patch.name, patch.make)
+    # only where OpenNMT-py has loaded CTranslate2 to export models
+    if "ctranslate2" in sys.modules:
+        checkpoints.refuse_exports(rebind)
+
+
+def rebind(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    """Put ``make(what stands there)`` in the place of ``owner.name``, or of the dictionary's entry.
+
+    Raises:
+        AttributeError: there is no such name.
+    """
+    if isinstance(owner, dict):
+        if name not in owner:
+            raise AttributeError(f"it has no kind {name!r} of model")
+        owner[name] = make(owner[name])
+        return
+    own = owner.__dict__ if isinstance(owner, type) else {}  # a classmethod as it is, not bound
+    setattr(owner, name, make(own[name] if name in own else getattr(owner, name)))
