@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import statistics
@@ -11,6 +10,8 @@ import time
 from collections.abc import Callable
 
 import torch
+
+from onmt_entmax.files import write_json
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -88,8 +89,4 @@ def report(rows: list[dict[str, object]], args: argparse.Namespace, name: str) -
     )
     print(signature)
     if args.output:
-        partial = args.output + ".partial"
-        with open(partial, "w", encoding="utf-8", newline="\n") as file:
-            json.dump({"signature": signature, "rows": rows}, file, indent=2)
-            file.write("\n")
-        os.replace(partial, args.output)
+        write_json(args.output, {"signature": signature, "rows": rows})

@@ -1,82 +1,259 @@
-"""Small helpers of the tasks: strict reading, atomic writing, checksums, and the sub-commands of one command.
+r"""The one reader of text and JSON lines, and the one writer: files are whole or absent, whatever happens meanwhile.
 
-Only U+000A ends a line: U+2028, U+0085 and a bare carriage return stay inside it, whatever Python's own readers think.
+Reading, for every kind of file that a user brings: only U+000A ends a line (U+2028, U+0085 and a bare carriage return
+stay inside it), one ``\r`` before it and a byte order mark at the start of the file are dropped, and what is not UTF-8
+is refused by file, line and byte. Tokens are separated by runs of U+0020 only (:func:`split_tokens`); fields between
+tabs keep their blanks.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import hashlib
-import importlib
-import importlib.util
+import io
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
-from typing import Union
+from typing import Any, BinaryIO, Callable, Union
 
 from onmt_entmax.errors import UserError
 
 PathLike = Union[str, "os.PathLike[str]"]
 
+BLANK_LINE = "blank input line"  # the `reason` of the record of an input line without tokens
+_MARK = b"\xef\xbb\xbf"  # the byte order mark that some editors put before UTF-8
 
-def decode_lines(content: bytes, name: PathLike) -> list[str]:
-    r"""Decode strict UTF-8 and split it at ``\n`` only.
 
-    Args:
-        content: the bytes of a whole file.
-        name: the file's name for the message.
+def split_tokens(line: str) -> list[str]:
+    """Tokens of a line, separated by runs of U+0020; a blank line has none. U+00A0 and tabs are part of a token."""
+    return [token for token in line.split(" ") if token]
 
-    Returns:
-        The lines without their ``\n``. A last line without one counts as a line; an empty file has none.
+
+def byte_lines(path: PathLike) -> Iterator[bytes]:
+    r"""The lines of a file as bytes that end with ``\n`` (the last one perhaps not); see the head of this file.
 
     Raises:
-        UserError: invalid UTF-8, with the file and the number of the line.
+        UserError: no such file, a folder, or no permission.
     """
     try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        number = content.count(b"\n", 0, error.start) + 1
-        bad = content[error.start]
-        raise UserError(
-            f"{name}, line {number}: not valid UTF-8 (byte 0x{bad:02x}). Convert the file to UTF-8."
-        ) from None
-    if not text:
-        return []
-    return (text[:-1] if text.endswith("\n") else text).split("\n")
-
-
-def read_lines(path: PathLike) -> list[str]:
-    """Read a text file with :func:`decode_lines`; a missing file or a folder is a :class:`UserError` that names it."""
-    try:
-        content = Path(path).read_bytes()
+        with open(path, "rb") as file:
+            for number, raw in enumerate(file):  # a binary file's lines end with U+000A only
+                if number == 0 and raw.startswith(_MARK):
+                    raw = raw[len(_MARK) :]
+                    if not raw:
+                        return
+                yield raw[:-2] + b"\n" if raw.endswith(b"\r\n") else raw
     except FileNotFoundError:
         raise UserError(f"{path}: no such file.") from None
     except IsADirectoryError:
         raise UserError(f"{path} is a folder; a file is needed.") from None
     except PermissionError:
         raise UserError(f"{path}: no permission to read it.") from None
-    return decode_lines(content, path)
+
+
+def iterate_lines(path: PathLike) -> Iterator[str]:
+    r"""Read a text file line by line, without their ends; see the head of this file.
+
+    A last line without ``\n`` counts as a line; an empty file, or one with a byte order mark only, has none.
+
+    Raises:
+        UserError: no such file, a folder, no permission, or invalid UTF-8 (with line and byte).
+    """
+    for number, raw in enumerate(byte_lines(path), 1):
+        yield _decode(raw, path, number)
+
+
+def read_lines(path: PathLike) -> list[str]:
+    """All of :func:`iterate_lines`."""
+    return list(iterate_lines(path))
+
+
+def read_text(path: PathLike) -> str:
+    r"""A whole text file, its lines joined by ``\n``, read as :func:`iterate_lines` does."""
+    return "\n".join(iterate_lines(path))
+
+
+def count_lines(path: PathLike) -> int:
+    """The number of lines that :func:`iterate_lines` gives; the text is checked as there."""
+    return sum(1 for _ in iterate_lines(path))
+
+
+def iterate_records(path: PathLike, may_be_cut: bool = False) -> Iterator[tuple[int, dict[str, Any]]]:
+    r"""Read JSON lines one by one: the number of each line, from 1, and its object. Blank lines are passed over.
+
+    Args:
+        path: of the file.
+        may_be_cut: leave out a last line that a kill cut short (one without ``\n`` that cannot be read).
+
+    Raises:
+        UserError: as :func:`iterate_lines`; a line that is not JSON, holds NaN or Infinity, or is no object.
+    """
+    for number, raw in enumerate(byte_lines(path), 1):
+        try:
+            text = _decode(raw, path, number)
+            if not text.strip():
+                continue
+            record = _parse(text, f"{path}, line {number}")
+        except UserError:
+            if may_be_cut and not raw.endswith(b"\n"):
+                return
+            raise
+        yield number, record
+
+
+def read_records(path: PathLike, may_be_cut: bool = False) -> list[dict[str, Any]]:
+    """The objects of :func:`iterate_records`."""
+    return [record for _, record in iterate_records(path, may_be_cut)]
+
+
+def read_json(path: PathLike) -> dict[str, Any]:
+    """Read a file that holds one JSON object.
+
+    Raises:
+        UserError: as :func:`iterate_records`; an empty file.
+    """
+    text = read_text(path)
+    if not text.strip():
+        raise UserError(f"{path} is empty; a JSON object is needed.")
+    return _parse(text, str(path))
+
+
+def part_of(path: PathLike) -> Path:
+    """The temporary name of a file while it is written: always the same, so that a kill leaves at most one behind."""
+    path = Path(path)
+    return path.with_name(f".{path.name}.part")
+
+
+class WholeFile:
+    """A file that appears under its name, on the disk, when it is whole.
+
+    Bytes go to ``.NAME.part`` in the same folder, which is made if need be; :meth:`finish` gives it its name, and
+    :meth:`discard` leaves what lay there as it was. As a context manager it does the one or, after an error, the other.
+    A pipe or a device (``/dev/stdout``) cannot be replaced and is written directly.
+
+    Raises:
+        OSError: the disk's own error (``ENOSPC`` ...), with the file's name.
+    """
+
+    def __init__(self, path: PathLike) -> None:
+        self.path = Path(path)
+        special = self.path.exists() and not self.path.is_file()
+        self._direct = special or str(self.path).startswith(("/dev/", "/proc/"))
+        self._place = self.path if self._direct else part_of(self.path)
+        with self._named():
+            self._file = self._open()
+
+    def _open(self) -> BinaryIO:
+        standard = {"/dev/stdout": sys.stdout, "/dev/stderr": sys.stderr}.get(str(self.path))
+        if standard is not None:  # may be a file that the shell opened: opened again it would be overwritten
+            standard.flush()
+            return os.fdopen(os.dup(1 if standard is sys.stdout else 2), "wb")
+        if self._direct:
+            return open(self._place, "ab")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        return open(self._place, "wb")
+
+    def write(self, data: bytes) -> int:
+        """Append bytes."""
+        with self._named():
+            return self._file.write(data)
+
+    def finish(self) -> None:
+        """Put the file in its place; after an error it is discarded."""
+        try:
+            with self._named():
+                self._file.flush()
+                if not self._direct:
+                    os.fsync(self._file.fileno())
+                self._file.close()
+                if not self._direct:
+                    os.replace(self._place, self.path)
+                    _sync_folder(self.path.parent)
+        except BaseException:
+            self.discard()
+            raise
+
+    def discard(self) -> None:
+        """Remove what was written; nothing happens to a file that is finished."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+        if not self._direct:
+            with contextlib.suppress(OSError):
+                self._place.unlink()
+
+    def __enter__(self) -> WholeFile:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if kind is None:
+            self.finish()
+        else:
+            self.discard()
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        """Name the file that is meant, not its part, in the disk's errors; those of a write have no name at all."""
+        try:
+            yield
+        except OSError as error:
+            if error.filename in (None, str(self._place)):
+                error.filename, error.filename2 = str(self.path), None
+            raise
+
+
+class _RememberingFile(io.RawIOBase):
+    """Passes bytes on until the first error, then swallows them and remembers the error.
+
+    torch's writer turns an error in the middle of an archive into one without a reason.
+    """
+
+    def __init__(self, file: WholeFile) -> None:
+        self.file = file
+        self.error: OSError | None = None
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data) -> int:
+        if self.error is None:
+            try:
+                self.file.write(data)
+            except OSError as error:
+                self.error = error
+        return len(data)
+
+
+def write_stream(path: PathLike, write: Callable[[BinaryIO], object]) -> None:
+    """Let ``write`` (``torch.save``, a figure's ``savefig``) fill a :class:`WholeFile`."""
+    with WholeFile(path) as file:
+        remembering = _RememberingFile(file)
+        write(remembering)  # type: ignore[arg-type]
+        if remembering.error is not None:
+            raise remembering.error
+
+
+def write_whole(path: PathLike, content: bytes) -> None:
+    """Write bytes at hand as a :class:`WholeFile`."""
+    with WholeFile(path) as file:
+        file.write(content)
 
 
 def write_text(path: PathLike, text: str) -> None:
-    """Write UTF-8 under a temporary name in the same folder, then rename: the file is whole or absent."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(text.encode("utf-8"))
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes it readable to its owner alone
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
+    """Write UTF-8 as a :class:`WholeFile`."""
+    write_whole(path, text.encode("utf-8"))
+
+
+def write_lines(path: PathLike, lines: Iterable[str]) -> None:
+    r"""Write each line followed by ``\n``, as a :class:`WholeFile`. A line that holds ``\n`` is a ``ValueError``."""
+    with WholeFile(path) as file:
+        for number, line in enumerate(lines, 1):
+            if "\n" in line:
+                raise ValueError(f"{path}, line {number}: a line cannot contain a line feed: {line!r}")
+            file.write((line + "\n").encode("utf-8"))
 
 
 def json_line(record: Mapping) -> str:
@@ -84,18 +261,30 @@ def json_line(record: Mapping) -> str:
     return json.dumps(record, ensure_ascii=False, allow_nan=False)
 
 
-def write_lines(path: PathLike, lines: Iterable[str]) -> None:
-    r"""Write each line followed by ``\n``, atomically. A line that holds ``\n`` is a ``ValueError``."""
-    lines = list(lines)
-    for number, line in enumerate(lines, 1):
-        if "\n" in line:
-            raise ValueError(f"{path}, line {number}: a line cannot contain a line feed: {line!r}")
-    write_text(path, "".join(line + "\n" for line in lines))
-
-
 def write_json(path: PathLike, value: object) -> None:
-    """Write indented JSON, atomically; NaN and Infinity are a ``ValueError``."""
+    """Write indented JSON, as a :class:`WholeFile`; NaN and Infinity are a ``ValueError``."""
     write_text(path, json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False) + "\n")
+
+
+def link_or_copy(source: PathLike, path: PathLike) -> None:
+    """Give a whole file a second name; a copy where the file system knows no links."""
+    part = part_of(path)
+    part.unlink(missing_ok=True)
+    try:
+        os.link(source, part)
+    except OSError:
+        with open(source, "rb") as original, WholeFile(path) as copy:
+            shutil.copyfileobj(original, copy, 1 << 20)
+        return
+    os.replace(part, path)
+    part.unlink(missing_ok=True)  # replacing a file by another name of itself does nothing
+    _sync_folder(Path(path).parent)
+
+
+def cannot_write(path: PathLike, error: OSError, previous: str | None = None) -> UserError:
+    """The one line that ends a run whose checkpoint cannot be written."""
+    rest = f" The last whole checkpoint is {previous}." if previous else ""
+    return UserError(f"Cannot write {path}: {error.strerror or error}.{rest}")
 
 
 def sha256(path: PathLike) -> str:
@@ -130,37 +319,35 @@ def whole_folder(folder: PathLike) -> Iterator[Path]:
         shutil.rmtree(fresh, ignore_errors=True)
 
 
-def add_task_parsers(parser: argparse.ArgumentParser, tasks: Mapping[str, tuple[str, str]]) -> None:
-    """Add ``TASK`` sub-parsers to a command: task -> (module, description).
-
-    The module's ``add_arguments`` is called only when argparse reaches the task, so ``--help`` of the command imports
-    nothing. A task whose module is not there is not listed.
-    """
-    subparsers = parser.add_subparsers(dest="task", metavar="TASK", required=True, parser_class=_LazyParser)
-    for task, (module, description) in tasks.items():
-        if importlib.util.find_spec(module) is not None:
-            subparser = subparsers.add_parser(task, help=description, description=description, allow_abbrev=False)
-            subparser.module = module
+def _decode(raw: bytes, path: PathLike, number: int) -> str:
+    try:
+        return (raw[:-1] if raw.endswith(b"\n") else raw).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path}, line {number}: not valid UTF-8 (byte 0x{raw[error.start]:02x}, number {error.start + 1} of the "
+            "line). Convert the file to UTF-8."
+        ) from None
 
 
-def task_module(tasks: Mapping[str, tuple[str, str]], task: str) -> ModuleType:
-    """Import the module of one task."""
-    return importlib.import_module(tasks[task][0])
+def _parse(text: str, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{where}: not JSON ({error}).") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{where}: not a JSON object.")
+    return value
 
 
-class _LazyParser(argparse.ArgumentParser):
-    """A parser that asks its module for the arguments when it is first used."""
-
-    module: str | None = None
-
-    def parse_known_args(self, args=None, namespace=None):
-        if self.module is not None:
-            module, self.module = self.module, None
-            importlib.import_module(module).add_arguments(self)
-        return super().parse_known_args(args, namespace)
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number in JSON; null stands for it")
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _sync_folder(folder: Path) -> None:
+    """Make a rename last through a power failure, where the system can."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,16 +1,39 @@
-"""Strict reading, atomic writing, folders that appear whole."""
+"""One way to read lines and records, files and folders that appear only when whole."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
+import subprocess
+import sys
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from onmt_entmax import cli
+from onmt_entmax import cli, files
 from onmt_entmax.errors import UserError
-from onmt_entmax.files import read_lines, sha256, whole_folder, write_json, write_lines, write_text
+from onmt_entmax.files import (
+    count_lines,
+    iterate_lines,
+    iterate_records,
+    link_or_copy,
+    part_of,
+    read_json,
+    read_lines,
+    read_records,
+    read_text,
+    sha256,
+    split_tokens,
+    whole_folder,
+    write_json,
+    write_lines,
+    write_stream,
+    write_text,
+    write_whole,
+)
 
 LINE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"))
 
@@ -18,19 +41,84 @@ LINE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n")
 @given(st.lists(LINE))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 def test_lines_come_back_as_written(tmp_path, lines):
+    lines = [line.rstrip("\r") for line in lines]
+    if lines:
+        lines[0] = lines[0].lstrip("\ufeff")
     write_lines(tmp_path / "text", lines)
     assert read_lines(tmp_path / "text") == lines
+    assert count_lines(tmp_path / "text") == len(lines)
 
 
-def test_only_line_feed_ends_a_line(tmp_path):
-    (tmp_path / "text").write_bytes("a\u2028b\x85c\r\x0bd\n\nlast".encode())
-    assert read_lines(tmp_path / "text") == ["a\u2028b\x85c\r\x0bd", "", "last"]
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        (b"", []),
+        (b"\n", [""]),
+        (b"a", ["a"]),
+        (b"\xef\xbb\xbf", []),  # a byte order mark and nothing else
+        (b"\xef\xbb\xbfa\r\n\xef\xbb\xbfb\r\n", ["a", "\ufeffb"]),  # dropped at the file's start only
+        (b"a\r\r\n\rb\nc\r", ["a\r", "\rb", "c\r"]),  # one carriage return, before a line feed
+        ("a\u2028b\x85c\x0bd\n\nlast".encode(), ["a\u2028b\x85c\x0bd", "", "last"]),
+    ],
+)
+def test_lines(tmp_path, content, lines):
+    (tmp_path / "text").write_bytes(content)
+    assert read_lines(tmp_path / "text") == lines
+    assert read_text(tmp_path / "text") == "\n".join(lines)
+    assert count_lines(tmp_path / "text") == len(lines)
 
 
-def test_invalid_utf8_names_file_and_line(tmp_path):
+@pytest.mark.parametrize(
+    ("line", "tokens"),
+    [("", []), ("  ", []), ("a", ["a"]), ("  a  b ", ["a", "b"]), ("\u00a0 a\tb", ["\u00a0", "a\tb"])],
+)
+def test_only_runs_of_blanks_separate_tokens(line, tokens):
+    assert split_tokens(line) == tokens
+
+
+def test_invalid_utf8_names_file_line_and_byte(tmp_path):
     (tmp_path / "bad").write_bytes(b"fine\nfine\nb\xe4d\n")
-    with pytest.raises(UserError, match=r"bad, line 3: not valid UTF-8 \(byte 0xe4\)"):
-        read_lines(tmp_path / "bad")
+    lines = iterate_lines(tmp_path / "bad")
+    assert [next(lines), next(lines)] == ["fine", "fine"]
+    with pytest.raises(UserError, match=r"bad, line 3: not valid UTF-8 \(byte 0xe4, number 2 of the line\)"):
+        next(lines)
+    with pytest.raises(UserError, match="line 3"):
+        count_lines(tmp_path / "bad")
+
+
+def test_records_with_their_lines(tmp_path):
+    (tmp_path / "r.jsonl").write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n \n{"a": "\xe2\x80\xa8"}\n')
+    assert list(iterate_records(tmp_path / "r.jsonl")) == [(1, {"a": 1}), (3, {"a": "\u2028"})]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"{", "not JSON"),
+        (b'{"a": NaN}', "not JSON .NaN is no number in JSON"),
+        (b'{"a": -Infinity}', "not JSON .-Infinity is no number"),
+        (b"[1]", "not a JSON object"),
+        (b"[" * 100000, "not JSON"),
+        (b'{"a": "\xff"}', "not valid UTF-8"),
+    ],
+)
+def test_bad_records_are_named_by_file_and_line(tmp_path, line, reason):
+    path = tmp_path / "r.jsonl"
+    path.write_bytes(b'{"a": 1}\n' + line + b"\n")
+    with pytest.raises(UserError, match=f"r.jsonl, line 2: {reason}"):
+        read_records(path)
+    with pytest.raises(UserError, match="line 2"):
+        read_records(path, may_be_cut=True)  # a whole line: not the work of a kill
+    path.write_bytes(b'{"a": 1}\n' + line)
+    assert read_records(path, may_be_cut=True) == [{"a": 1}]
+
+
+def test_a_json_file_holds_one_object(tmp_path):
+    write_json(tmp_path / "o", {"a": "\u2028"})
+    assert read_json(tmp_path / "o") == {"a": "\u2028"}
+    write_text(tmp_path / "o", " \n")
+    with pytest.raises(UserError, match="o is empty"):
+        read_json(tmp_path / "o")
 
 
 def test_missing_file_and_folder_are_named(tmp_path):
@@ -87,3 +175,115 @@ def test_commands_list_their_tasks(command, capsys):
         cli.main([command, "--help"])
     assert stop.value.code == 0
     assert "inflection" in capsys.readouterr().out
+
+
+class FullDisk:
+    """Writes up to a number of bytes, then the disk is full."""
+
+    def __init__(self, file, room):
+        self.file, self.room = file, room
+
+    def write(self, data):
+        if len(data) > self.room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.room -= len(data)
+        return self.file.write(data)
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.file.close()
+
+
+@pytest.mark.parametrize("room", [0, 100, 3000])
+def test_full_disk_gives_its_reason_and_leaves_the_old_file(tmp_path, monkeypatch, room):
+    path = tmp_path / "m.pt"
+    write_whole(path, b"old")
+    monkeypatch.setattr(files, "open", lambda *args: FullDisk(open(*args), room), raising=False)  # noqa: SIM115
+    with pytest.raises(OSError) as caught:
+        write_stream(path, lambda file: torch.save({"w": torch.ones(1000), "v": torch.ones(1000)}, file))
+    assert caught.value.errno == errno.ENOSPC
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["m.pt"]
+
+
+def test_interrupted_write_leaves_the_old_file(tmp_path):
+    path = tmp_path / "m.pt"
+    write_whole(path, b"old")
+
+    def write(file):
+        file.write(b"new, but not")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_stream(path, write)
+    assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["m.pt"]
+
+
+def test_checkpoint_reads_back(tmp_path):
+    write_stream(tmp_path / "m.pt", lambda file: torch.save({"w": torch.arange(5)}, file))
+    assert torch.load(tmp_path / "m.pt", weights_only=True)["w"].tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_second_name(tmp_path, monkeypatch, links):
+    def no_links(*args):
+        raise OSError(errno.EPERM, "no links here")
+
+    if not links:
+        monkeypatch.setattr(os, "link", no_links)
+    write_whole(tmp_path / "a", b"new")
+    write_whole(tmp_path / "b", b"old")
+    link_or_copy(tmp_path / "a", tmp_path / "b")
+    link_or_copy(tmp_path / "a", tmp_path / "b")  # already the same file
+    assert (tmp_path / "b").read_bytes() == b"new"
+    write_whole(tmp_path / "a", b"newer")
+    assert (tmp_path / "b").read_bytes() == b"new"
+    assert sorted(os.listdir(tmp_path)) == ["a", "b"]
+
+
+def test_a_part_of_a_killed_run_is_written_over(tmp_path):
+    assert part_of(tmp_path / "m.pt").name == ".m.pt.part"
+    part_of(tmp_path / "text").write_bytes(b"left over by a kill, and longer than the new text")
+    write_text(tmp_path / "text", "new")
+    assert (tmp_path / "text").read_text() == "new"
+    assert os.listdir(tmp_path) == ["text"]
+
+
+def test_the_disks_error_names_the_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "open", lambda *args: FullDisk(open(*args), 0), raising=False)  # noqa: SIM115
+    with pytest.raises(OSError, match="No space left on device: '.*/text'"):
+        write_text(tmp_path / "text", "new")
+    assert os.listdir(tmp_path) == []
+
+
+def test_permissions_follow_the_umask(tmp_path):
+    before = os.umask(0o027)
+    try:
+        write_text(tmp_path / "text", "new")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "text").stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes on this system")
+def test_a_pipe_is_written_directly(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_lines(tmp_path / "pipe", ["a", "b"])
+        assert os.read(reader, 100) == b"a\nb\n"
+    finally:
+        os.close(reader)
+    assert os.listdir(tmp_path) == ["pipe"]
+
+
+def test_standard_output_stays_what_the_shell_made_of_it(tmp_path):
+    code = "from onmt_entmax.files import write_text; print(1); write_text('/dev/stdout', '2\\n'); print(3)"
+    with open(tmp_path / "out", "wb") as out:
+        subprocess.run([sys.executable, "-c", code], stdout=out, check=True, timeout=60)
+    assert (tmp_path / "out").read_bytes() == b"1\n2\n3\n"

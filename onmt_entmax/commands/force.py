@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 import onmt_entmax
 from onmt_entmax.errors import invalid_setting
-from onmt_entmax.files import json_line, write_lines
+from onmt_entmax.files import BLANK_LINE, json_line, split_tokens, write_lines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     def completed(batch: inference.Batch) -> list[dict]:
         from onmt_entmax.search.result import certificate_record
 
-        prefix = models.target_ids([token for token in args.complete.split(" ") if token])
+        prefix = models.target_ids(split_tokens(args.complete))
         settings = models.search_settings(
             args.beam_size, args.max_length, source_lengths=[len(source) for source in batch.sources]
         )
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
 def write_records(args: argparse.Namespace, models, sources: list[list[str]], describe: Callable) -> None:
     """Run ``describe(batch) -> records`` over all batches; write in order, a null record for each blank line."""
-    records = [json_line({"line": line, "reason": "blank input line"}) for line in range(1, len(sources) + 1)]
+    records = [json_line({"line": line, "reason": BLANK_LINE}) for line in range(1, len(sources) + 1)]
     with tqdm(total=len(sources), unit="line", disable=None, leave=False, desc=args.command) as progress:
         for batch in models.batches(sources, args.batch_size):
             for line, record in zip(batch.lines, describe(batch)):

@@ -9,10 +9,10 @@ Each run's folder holds ``evaluation.json`` (``onmt_entmax evaluate inflection -
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from onmt_entmax.errors import UserError
+from onmt_entmax.files import read_json
 
 # heading -> (file, where in it, format); rates are macro averages over languages, in percent
 COLUMNS = {
@@ -37,30 +37,17 @@ def run(args: argparse.Namespace) -> int:
         name, separator, folder = word.partition("=")
         if not separator:
             raise UserError(f"Invalid setting for `runs`: {word}. Write NAME=FOLDER.")
-        files = {file: read_json(Path(folder) / file) for file in ("evaluation.json", "sparsity.json")}
+        files = {}
+        for file in ("evaluation.json", "sparsity.json"):
+            if not Path(folder, file).exists():
+                raise UserError(f"{Path(folder, file)} is missing: has the run finished?")
+            files[file] = read_json(Path(folder, file))
         rows.append([name, *(cell(files[file], keys, form) for file, keys, form in COLUMNS.values())])
         signatures += [files["evaluation.json"]["signatures"]["acc"], files["sparsity.json"]["signature"]]
     print(markdown_table(["", *COLUMNS], rows))
     print()
     print("\n".join(signatures))
     return 0
-
-
-def read_json(path: Path) -> dict:
-    """Read one JSON object.
-
-    Raises:
-        UserError: the file is missing, or is no JSON object.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing: has the run finished?") from None
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}, line {error.lineno}: not JSON ({error.msg}).") from None
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: expected a JSON object.")
-    return content
 
 
 def cell(content: dict, keys: tuple[str, ...], form: str) -> str:

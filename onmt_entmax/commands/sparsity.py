@@ -6,13 +6,12 @@ onmt_entmax sparsity --model best.pt --src dev.src --tgt dev.tgt --output sparsi
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from tqdm import tqdm
 
 import onmt_entmax
-from onmt_entmax.files import write_text
+from onmt_entmax.files import write_json
 from onmt_entmax.version import __version__
 
 
@@ -61,5 +60,5 @@ def run(args: argparse.Namespace) -> int:
     print(f"attended source words {attended}, target types {types}, impossible targets {impossible} of {len(results)}")
     print(record["signature"])
     if args.output:
-        write_text(args.output, json.dumps(record, indent=2) + "\n")
+        write_json(args.output, record)
     return 0

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from onmt_entmax.errors import UserError, invalid_setting
+from onmt_entmax.files import count_lines, read_text
 from onmt_entmax.progress import steps_per_epoch
 
 DEFAULTS = {"batch_size": 64, "accum_count": 1, "world_size": 1}  # OpenNMT-py's own
@@ -66,14 +67,10 @@ def read_config(path: Path) -> tuple[list[Path], dict[str, int]]:
     Raises:
         UserError: no such file, not YAML, no training corpora, or batches that count tokens.
     """
+    import yaml
+
     try:
-        import yaml
-    except ImportError:
-        raise UserError("`--config` needs PyYAML: pip install pyyaml.") from None
-    try:
-        content = yaml.safe_load(path.read_bytes())
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file.") from None
+        content = yaml.safe_load(read_text(path))
     except yaml.YAMLError as error:
         raise UserError(f"{path}: not YAML: {error}") from None
     data = content.get("data") if isinstance(content, dict) else None
@@ -93,22 +90,3 @@ def read_config(path: Path) -> tuple[list[Path], dict[str, int]]:
                 raise invalid_setting(name, value, f"It must be a whole number (in {path}).")
             settings[name] = value
     return files, settings
-
-
-def count_lines(path: Path) -> int:
-    r"""Number of lines, ended by ``\n`` only; a last line without one counts.
-
-    Raises:
-        UserError: no such file, or a folder.
-    """
-    count, last = 0, b"\n"
-    try:
-        with open(path, "rb") as file:
-            for block in iter(lambda: file.read(1 << 20), b""):
-                count += block.count(b"\n")
-                last = block[-1:]
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file.") from None
-    except IsADirectoryError:
-        raise UserError(f"{path} is a folder; a file is needed.") from None
-    return count + (last != b"\n")

@@ -6,30 +6,10 @@ import re
 from pathlib import Path
 
 from onmt_entmax.errors import UserError
+from onmt_entmax.files import count_lines, read_lines
 from onmt_entmax.plugin.entry_points import one_line_errors
 
 _COUNTED = re.compile(r"^(.*)[\t ](\d+)$", re.DOTALL)
-
-
-def count_lines(path: str) -> int:
-    r"""Count the lines of a UTF-8 text file; only ``\n`` ends a line.
-
-    Raises:
-        UserError: naming file and line where the text is not UTF-8, or the file where it cannot be read.
-    """
-    count = 0
-    try:
-        file = open(path, "rb")  # noqa: SIM115
-    except OSError as error:
-        raise UserError(f"Cannot read {path}: {error.strerror}.") from None
-    with file:
-        for line in file:
-            count += 1
-            try:
-                line.decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise UserError(f"{path}, line {count}: invalid UTF-8 at byte {error.start + 1} of the line.") from None
-    return count
 
 
 def check_parallel(source: str, target: str | None, name: str) -> int:
@@ -59,10 +39,7 @@ def read_vocabulary(path: str, min_count: int) -> list[str]:
     """
     if not Path(path).is_file():
         raise UserError(f"Vocabulary not found at {path}: make it with onmt_build_vocab.")
-    count_lines(path)
-    lines = Path(path).read_bytes().decode("utf-8").split("\n")
-    if lines and lines[-1] == "":
-        lines.pop()
+    lines = read_lines(path)
     if not lines or _COUNTED.match(lines[0]) is None:
         return lines
     tokens = []

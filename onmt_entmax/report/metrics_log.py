@@ -7,28 +7,20 @@ import math
 import os
 from pathlib import Path
 
-from onmt_entmax.whole_files import write_whole
+from onmt_entmax.errors import UserError
+from onmt_entmax.files import iterate_records, write_whole
 
 
 def read_metrics(path: str | os.PathLike) -> list[dict]:
     r"""Read a metrics file; a last line that a kill cut short is left out.
 
     Raises:
-        ValueError: a line other than the last is no JSON object, with file and line number.
+        UserError: a line other than the last is no entry of a metrics file, with file and line number.
     """
-    lines = Path(path).read_text(encoding="utf-8").split("\n")
     entries = []
-    for number, line in enumerate(lines, 1):
-        if line == "":
-            continue
-        try:
-            entry = json.loads(line)
-        except json.JSONDecodeError:
-            if number == len(lines):  # a whole line ends with \n, and an empty string follows
-                break
-            raise ValueError(f"{path}, line {number}: not JSON.") from None
-        if not isinstance(entry, dict) or "step" not in entry:
-            raise ValueError(f"{path}, line {number}: not an entry of a metrics file.")
+    for number, entry in iterate_records(path, may_be_cut=True):
+        if "step" not in entry:
+            raise UserError(f"{path}, line {number}: not an entry of a metrics file.")
         entries.append(entry)
     return entries
 

@@ -7,16 +7,14 @@ trace`` wrote them (``hypotheses``), and forced decodings (``steps``). A result 
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Optional
 
 from onmt_entmax.errors import UserError, choices
-from onmt_entmax.files import read_lines
+from onmt_entmax.files import BLANK_LINE, read_json, read_records
 from onmt_entmax.report.text import EOS
 
-BLANK_LINE = "blank input line"
 CERTIFICATE = ("complete", "optimal", "mass_found", "mass_is_one", "found", "reason")
 NODE_STATUS = ("live", "finished", "dropped", "cut", "stopped")
 
@@ -56,46 +54,11 @@ class Metrics:
 
 
 def read_objects(path: Path, may_be_cut: bool = False) -> list[dict[str, Any]]:
-    """Read JSON lines.
-
-    Args:
-        path: of the file.
-        may_be_cut: leave out a last line that a kill cut short.
-
-    Raises:
-        UserError: an empty file, or a line that is no JSON object, with its number.
-    """
-    lines = read_lines(path)
-    if not any(line.strip() for line in lines):
+    """Read JSON lines (:func:`onmt_entmax.files.read_records`); an empty file is a :class:`UserError`."""
+    objects = read_records(path, may_be_cut)
+    if not objects:
         raise UserError(f"{path} is empty: nothing to show.")
-    objects = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            value = json.loads(line)
-        except ValueError as error:
-            if may_be_cut and number == len(lines) > 1:
-                break
-            raise UserError(f"{path}, line {number}: not JSON ({error}).") from None
-        if not isinstance(value, dict):
-            raise UserError(f"{path}, line {number}: not a JSON object.")
-        objects.append(value)
     return objects
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """Read a file that holds one JSON object."""
-    text = "\n".join(read_lines(path))
-    if not text.strip():
-        raise UserError(f"{path} is empty: nothing to show.")
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON ({error}).") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{path}: not a JSON object.")
-    return value
 
 
 def kind(record: dict[str, Any]) -> Optional[str]:
@@ -139,7 +102,7 @@ def read_metrics(path: Path) -> Metrics:
 
 def read_result(path: Path) -> dict[str, Any]:
     """Read a result file of ``onmt_entmax evaluate``."""
-    result = read_object(path)
+    result = read_json(path)
     if not isinstance(result.get("signatures"), dict) or not result["signatures"]:
         raise UserError(
             f"{path}: no `signatures`; it must be written by `onmt_entmax evaluate ... --json {path.name}`."

@@ -9,9 +9,10 @@ from statistics import fmean, stdev
 from typing import Any, Optional
 
 from onmt_entmax.errors import UserError
+from onmt_entmax.files import read_json
 from onmt_entmax.report import paper
 from onmt_entmax.report.figures.style import alpha_name
-from onmt_entmax.report.readers import kind, read_metrics, read_object, read_result, signature_fields
+from onmt_entmax.report.readers import kind, read_metrics, read_result, signature_fields
 
 MISSING = "–"
 
@@ -255,7 +256,7 @@ def _sparsity(path: Path) -> tuple[float, float, tuple[Optional[float], Optional
         best = run.best
         signature = best.get("signature") or run.signature
         return (*run.alphas, (best.get("support_attention"), best.get("support_output")), signature)
-    record = read_object(path)
+    record = read_json(path)
     if kind(record) != "sparsity":
         raise UserError(f"{path}: neither written by `onmt_entmax sparsity --output` nor a metrics file (.jsonl).")
     alphas = _alphas(path, signature_fields(record["signature"]))

@@ -9,7 +9,6 @@ Imports no torch: tasks and reports read certificates too. ``docs/formats.md`` d
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections import Counter
@@ -18,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Callable
 
 from onmt_entmax.errors import UserError
-from onmt_entmax.files import read_lines
+from onmt_entmax.files import BLANK_LINE, iterate_records
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 # Rounding of up to a few hundred float32 log-probabilities; see `Certificate.mass_is_one`.
 MASS_TOLERANCE = 1e-5
 
-BLANK_LINE = "blank input line"
 IMPOSSIBLE_PREFIX = "forced prefix has probability zero"
 SAMPLING = "sampling"
 SEVERAL_SEGMENTS = "the input was split into several segments"
@@ -302,12 +300,8 @@ def read_certificates(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
         UserError: another kind of file, or a line that is missing or breaks the format, with file and line.
     """
     records = []
-    for number, line in enumerate(read_lines(path), 1):
+    for number, record in iterate_records(path):
         where = f"{path}, line {number}"
-        try:
-            record = json.loads(line)
-        except ValueError as error:
-            raise UserError(f"{where}: not JSON ({error}).") from None
         check_certificate(record, where)
         if record["line"] != number:
             raise UserError(f"{where}: this certificate is of input line {record['line']}.")

@@ -23,19 +23,19 @@ import os, runpy, signal, sys
 import onmt_entmax.autoload
 name, _, count = os.environ.get("KILL", "").partition(":")
 if name:
-    from onmt_entmax import whole_files
-    write = whole_files._RememberingFile.write
+    from onmt_entmax import files
+    write = files._RememberingFile.write
     written = 0
     def write_and_die(self, data):
         global written
         result = write(self, data)
-        if self.file.name.endswith(name):
+        if self.file.path.name == name:
             written += len(data)
             if written > int(count):
-                self.file.flush()
+                self.file._file.flush()
                 os.kill(os.getpid(), signal.SIGKILL)
         return result
-    whole_files._RememberingFile.write = write_and_die
+    files._RememberingFile.write = write_and_die
 sys.argv[0] = "onmt_train"
 runpy.run_module("onmt.bin.train", run_name="__main__")
 """
@@ -67,13 +67,13 @@ def test_killed_twice_and_resumed_equals_uninterrupted(tmp_path):
     assert onmt_train(yaml, whole).returncode == 0
 
     # dies in the middle of the second checkpoint, of which nothing is to be seen under its name
-    first = onmt_train(yaml, killed, kill=".m_step_12.pt.part:5000")
+    first = onmt_train(yaml, killed, kill="m_step_12.pt:5000")
     assert first.returncode == -signal.SIGKILL
     assert newest(killed).endswith("m_step_6.pt")
     assert (tmp_path / "killed" / ".m_step_12.pt.part").stat().st_size > 5000
 
     # dies at the first byte of the next but one
-    second = onmt_train(yaml, killed, "-train_from", newest(killed), kill=".m_step_18.pt.part:0")
+    second = onmt_train(yaml, killed, "-train_from", newest(killed), kill="m_step_18.pt:0")
     assert second.returncode == -signal.SIGKILL
     assert newest(killed).endswith("m_step_12.pt")
 

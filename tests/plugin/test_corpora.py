@@ -22,6 +22,12 @@ def test_vocabulary_with_counts_and_odd_tokens(tmp_path):
     assert read_vocabulary(path, 4) == ["a", "\u00a0", "\u2028"]
 
 
+def test_vocabulary_from_another_system(tmp_path):
+    path = write(tmp_path / "v", b"\xef\xbb\xbfa\t2\r\nb\t1\r\n")
+    assert read_vocabulary(path, 1) == ["a", "b"]
+    assert read_vocabulary(write(tmp_path / "w", b"\xef\xbb\xbfa\r\nb"), 1) == ["a", "b"]
+
+
 def test_vocabulary_without_counts(tmp_path):
     assert read_vocabulary(write(tmp_path / "v", "\u00a0\na\n7\n".encode()), 1) == ["\u00a0", "a", "7"]
 
@@ -42,7 +48,7 @@ def test_lines_end_only_with_a_line_feed(tmp_path):
 
 
 def test_invalid_utf8_names_file_and_line(tmp_path):
-    with pytest.raises(UserError, match=r"f, line 2: invalid UTF-8 at byte 3"):
+    with pytest.raises(UserError, match=r"f, line 2: not valid UTF-8 .byte 0xff, number 3 of the line"):
         count_lines(write(tmp_path / "f", b"good\nno\xff\n"))
 
 

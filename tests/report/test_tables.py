@@ -174,7 +174,7 @@ def test_command(tmp_path, capsys):
     assert (tmp_path / "t.tex").read_text().startswith("\\begin{tabular}{llrrrrrrrr}\n")
     paths[0].write_text("")
     assert main(["table", "1", "--input", str(paths[0])]) == 2
-    assert capsys.readouterr().err == f"onmt_entmax table: {paths[0]} is empty: nothing to show.\n"
+    assert capsys.readouterr().err == f"onmt_entmax table: {paths[0]} is empty; a JSON object is needed.\n"
 
 
 def test_the_papers_numbers_are_those_of_the_paper():

@@ -90,7 +90,7 @@ def test_rows_keep_blanks_duplicates_and_odd_line_separators(tmp_path):
         ("a\t\tN\n", r"x, line 1: the form is empty"),
         ("\tb\tN\n", r"x, line 1: the lemma is empty"),
         ("a\tb\tN\na\tb\t\n", r"x, line 2: the tags are empty"),
-        ("a\tb\tN\r\n", r"x, line 1: it ends with a carriage return"),
+        ("a\tb\tN\r\r\n", r"x, line 1: it ends with a carriage return"),
     ],
 )
 def test_bad_rows_are_named(tmp_path, content, message):
@@ -152,3 +152,8 @@ def test_data_without_settings_and_wrong_folders(tmp_path):
         find_corpora([tmp_path], "medium", None)
     with pytest.raises(UserError, match="a is also in"):
         find_corpora([tmp_path, tmp_path], None, None)
+
+
+def test_rows_from_another_system_keep_the_blanks_of_their_fields(tmp_path):
+    (tmp_path / "x").write_bytes(b"\xef\xbb\xbf a\tb \tN\r\n")
+    assert read_rows(tmp_path / "x") == [Row(" a", "b ", "N")]

@@ -13,7 +13,7 @@ import random
 import threading
 from argparse import Namespace
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import islice, repeat
 
 import numpy as np
@@ -27,6 +27,7 @@ from onmt.utils.misc import RandomShuffler
 from torch.utils.data import DataLoader, get_worker_info
 
 import onmt_entmax
+from onmt_entmax.files import byte_lines
 from onmt_entmax.plugin.train import random_state
 from onmt_entmax.plugin.train.position import Mixture
 
@@ -305,12 +306,10 @@ def without_workers(opt: Namespace) -> Namespace:
 
 
 @contextmanager
-def open_corpus(filename, mode="rb", **kwargs):
+def open_corpus(filename, mode="rb"):
     """Lines of a file, or None without end; closed also where reading stops in the middle, unlike in stock."""
     if filename is None:
         yield repeat(None)
         return
-    with open(filename, mode, **kwargs) as file:
-        for _ in islice(file, getattr(filename, "lines", 0)):
-            pass
-        yield file
+    with closing(byte_lines(filename)) as lines:
+        yield islice(lines, getattr(filename, "lines", 0), None)

@@ -14,7 +14,7 @@ from onmt.modules.lora import lora_state_dict
 from onmt.utils.logging import logger
 
 from onmt_entmax.errors import UserError
-from onmt_entmax.whole_files import cannot_write, link_or_copy, part_of, write_stream
+from onmt_entmax.files import cannot_write, link_or_copy, part_of, write_stream
 
 StockModelSaver = onmt.models.model_saver.ModelSaver
 KEY = "entmax_training"  # our part of a checkpoint; stock passes over it

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 
 import onmt
@@ -11,7 +10,7 @@ from onmt.utils import Statistics
 from onmt.utils.logging import logger
 
 from onmt_entmax.engines.cpu.products import Products
-from onmt_entmax.plugin.corpora import count_lines
+from onmt_entmax.files import count_lines, write_json
 from onmt_entmax.plugin.models import generator_alpha
 from onmt_entmax.plugin.train import random_state
 from onmt_entmax.plugin.train.options import VALID_LOSS
@@ -20,7 +19,6 @@ from onmt_entmax.plugin.train.stop import StopRule, is_better
 from onmt_entmax.progress import Clock, steps_per_epoch
 from onmt_entmax.report.metrics_log import MetricsLog
 from onmt_entmax.version import __version__
-from onmt_entmax.whole_files import write_whole
 
 _COUNTS = ("loss", "n_batchs", "n_sents", "n_words", "n_correct", "n_src_words")
 
@@ -169,7 +167,7 @@ class Run:
         """Write ``PREFIX_best.json``: step and value of ``PREFIX_best.pt``."""
         content = {"step": entry["step"], "measure": "accuracy", "value": entry["accuracy"]}
         content.update({"checkpoint": f"{self.prefix}_best.pt", "signature": entry["signature"]})
-        write_whole(f"{self.prefix}_best.json", (json.dumps(content, indent=2) + "\n").encode("utf-8"))
+        write_json(f"{self.prefix}_best.json", content)
 
     def _count_lines(self) -> int | None:
         total = 0

@@ -15,7 +15,7 @@ from onmt.utils.parse import ArgumentParser
 from torch import Tensor
 
 from onmt_entmax.errors import UserError
-from onmt_entmax.files import read_lines
+from onmt_entmax.files import read_lines, split_tokens
 from onmt_entmax.plugin.models import check_vocabularies, generator_alpha
 from onmt_entmax.plugin.translate.scorers import build_scorer
 from onmt_entmax.search.scorer import Scorer
@@ -132,7 +132,7 @@ def given_lines(args: argparse.Namespace, name: str) -> list[list[str]] | None:
     if file is None and text is None:
         return None
     lines = [text] if file is None else read_lines(file)
-    return [[token for token in line.split(" ") if token] for line in lines]
+    return [split_tokens(line) for line in lines]
 
 
 def required_lines(args: argparse.Namespace, name: str) -> list[list[str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import threading
 import time
 
@@ -15,7 +14,7 @@ from onmt.utils.misc import report_matrix
 from tqdm import tqdm
 
 from onmt_entmax.errors import invalid_setting
-from onmt_entmax.files import json_line
+from onmt_entmax.files import WholeFile, json_line
 from onmt_entmax.plugin.corpora import check_parallel
 from onmt_entmax.plugin.translate.batching import in_groups
 from onmt_entmax.search.result import CertificateRates, attention_record, blank_line_result, certificate_record
@@ -38,18 +37,12 @@ class _JsonLines:
 
     def __init__(self, path: str, keep: bool = False) -> None:
         self.path, self.keep, self.records = path, keep, []
-        special = os.path.exists(path) and not os.path.isfile(path)  # a pipe or a device cannot be replaced
-        self.temporary = path if special else f"{path}.{os.getpid()}.part"
-        self.file = None
-
-    def _open(self) -> None:
-        self.file = open(self.temporary, "w", encoding="utf-8", newline="\n")  # noqa: SIM115
+        self.file: WholeFile | None = None  # made late: a model that cannot be loaded leaves an earlier file alone
 
     def write(self, record: dict) -> None:
         if self.path != "-":
-            if self.file is None:
-                self._open()
-            self.file.write(json_line(record) + "\n")
+            self.file = self.file or WholeFile(self.path)
+            self.file.write((json_line(record) + "\n").encode("utf-8"))
         if self.keep:
             self.records.append(record)
 
@@ -57,19 +50,14 @@ class _JsonLines:
         """Put the file in its place; returns whether records were asked for."""
         if self.path in ("", "-"):
             return self.path == "-"
-        if self.file is None:  # no input lines: an empty file
-            self._open()
-        self.file.close()
-        if self.temporary != self.path:
-            os.replace(self.temporary, self.path)
+        self.file = self.file or WholeFile(self.path)  # no input lines: an empty file
+        self.file.finish()
         return True
 
     def discard(self) -> None:
         """Remove what was written, after a failure."""
-        if self.file is not None and not self.file.closed:
-            self.file.close()
-            if self.temporary != self.path:
-                os.remove(self.temporary)
+        if self.file is not None:
+            self.file.discard()
 
 
 class Outputs:

@@ -6,10 +6,7 @@ grey and by the colour-blind. Sizes are those at which a figure is read: 6.3 inc
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Optional
 
@@ -20,6 +17,7 @@ matplotlib.use("Agg")
 from matplotlib.figure import Figure
 
 from onmt_entmax.errors import UserError, choices
+from onmt_entmax.files import write_stream
 from onmt_entmax.version import __version__
 
 PAGE = 6.3  # inches
@@ -90,7 +88,6 @@ def save(figure: Figure, path: Path, signatures: Iterable[str] = ()) -> None:
         signatures: how the numbers shown were made.
     """
     check_output(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     suffix = path.suffix.lower()
     about = "; ".join(dict.fromkeys(signatures)) or "no signature"
     creator = f"onmt_entmax {__version__}"
@@ -99,16 +96,11 @@ def save(figure: Figure, path: Path, signatures: Iterable[str] = ()) -> None:
         ".svg": {"Description": about, "Creator": creator, "Date": None},
         ".pdf": {"Subject": about, "Creator": creator, "CreationDate": None},
     }[suffix]
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=suffix)
-    os.close(handle)
-    try:
-        with matplotlib.rc_context(RC):
-            figure.savefig(temporary, dpi=200, metadata=metadata, facecolor="white")
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
+    with matplotlib.rc_context(RC):
+        write_stream(
+            path,
+            lambda file: figure.savefig(file, format=suffix[1:], dpi=200, metadata=metadata, facecolor="white"),
+        )
 
 
 def alpha_name(alpha: float) -> str:

@@ -10,8 +10,8 @@ from typing import Any, Optional
 
 from onmt_entmax.commands.uncertain import least_certain
 from onmt_entmax.errors import UserError
-from onmt_entmax.files import read_lines
-from onmt_entmax.report.readers import Metrics, kind, read_examples, read_metrics, read_object
+from onmt_entmax.files import read_json, read_lines, read_text
+from onmt_entmax.report.readers import Metrics, kind, read_examples, read_metrics
 
 
 @dataclass
@@ -86,15 +86,15 @@ def read_run(folder: Path) -> RunFiles:
 def _read(run: RunFiles, path: Path) -> bool:
     """Read one file into its place; returns whether it is of ours."""
     if path.suffix in (".yaml", ".yml"):
-        run.settings[path] = "\n".join(read_lines(path))
+        run.settings[path] = read_text(path)
         return True
     what = _kind_of_file(path)
     if what == "metrics":
         run.metrics.append(read_metrics(path))
     elif what == "result":
-        run.results[path] = read_object(path)
+        run.results[path] = read_json(path)
     elif what == "sparsity":
-        run.sparsity[path] = read_object(path)
+        run.sparsity[path] = read_json(path)
     elif what in ("certificate", "trace", "forced"):
         places = {"certificate": run.certificates, "trace": run.traces, "forced": run.forced}
         places[what][path] = read_examples(path)
@@ -103,7 +103,7 @@ def _read(run: RunFiles, path: Path) -> bool:
 
 def _kind_of_file(path: Path) -> Optional[str]:
     if path.suffix == ".json":
-        return kind(read_object(path))
+        return kind(read_json(path))
     lines = [line for line in read_lines(path) if line.strip()]
     if not lines:
         raise UserError(f"{path} is empty: nothing to show.")

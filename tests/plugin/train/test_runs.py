@@ -11,7 +11,7 @@ import os
 import pytest
 import torch
 
-from onmt_entmax import whole_files
+from onmt_entmax import files
 from onmt_entmax.errors import UserError
 from onmt_entmax.plugin.train.saver import KEY
 from onmt_entmax.report.metrics_log import read_metrics
@@ -205,15 +205,15 @@ def test_what_follows_validations_needs_them(folder):
 
 def test_full_disk_names_the_last_whole_checkpoint(folder, monkeypatch):
     yaml = config(folder, save_checkpoint_steps=2, valid_steps=100)
-    write = whole_files._RememberingFile.write
+    write = files._RememberingFile.write
 
     def full_at_the_second(self, data):
-        if not self.file.name.endswith("m_step_4.pt.part"):
+        if self.file.path.name != "m_step_4.pt":
             return write(self, data)
         self.error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return len(data)
 
-    monkeypatch.setattr(whole_files._RememberingFile, "write", full_at_the_second)
+    monkeypatch.setattr(files._RememberingFile, "write", full_at_the_second)
     with pytest.raises(UserError) as caught:
         train(yaml, folder / "out" / "m", 4)
     path = folder / "out" / "m"
