@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from argparse import Namespace
+from collections.abc import Collection
 
 from onmt_entmax.errors import UserError, choices, invalid_setting
+from onmt_entmax.plugin.parsing import is_unset
 
 NAMED = {"softmax": 1.0, "entmax15": 1.5, "sparsemax": 2.0}
 FUNCTIONS = ("softmax", "sparsemax", "entmax15", "entmax")  # the choices of `*_function`
@@ -13,11 +15,11 @@ PLACES = ("global_attention", "generator")
 LEARNED = "learned"
 
 
-def resolve_alpha(function: str, alpha: object, place: str) -> float | str:
+def resolve_alpha(function: str | None, alpha: object, place: str) -> float | str:
     """Combine ``{place}_function`` and ``{place}_alpha`` into one alpha.
 
     Args:
-        function: one of :data:`FUNCTIONS`.
+        function: one of :data:`FUNCTIONS`; None where unset: softmax, or entmax with an alpha given.
         alpha: None where unset, a number, a string that reads as one, or ``"learned"`` (attention only).
         place: ``"global_attention"`` or ``"generator"``.
 
@@ -27,6 +29,8 @@ def resolve_alpha(function: str, alpha: object, place: str) -> float | str:
     Raises:
         UserError: an unknown function, alpha below 1 or no number, or a name and a different alpha together.
     """
+    if function is None:
+        function = "softmax" if alpha is None or alpha == "" else "entmax"
     if function not in FUNCTIONS:
         raise invalid_setting(f"{place}_function", function, choices(FUNCTIONS))
     if alpha is None or alpha == "":
@@ -62,9 +66,8 @@ def resolve_alpha(function: str, alpha: object, place: str) -> float | str:
 
 def alpha_of(opt: Namespace, place: str) -> float | str:
     """The alpha of ``place`` in (model) options, which may come from a checkpoint without our options."""
-    return resolve_alpha(
-        getattr(opt, f"{place}_function", "softmax") or "softmax", getattr(opt, f"{place}_alpha", None), place
-    )
+    function = getattr(opt, f"{place}_function", None) or None
+    return resolve_alpha(None if is_unset(function) else function, getattr(opt, f"{place}_alpha", None), place)
 
 
 def store_alpha(opt: Namespace, place: str, alpha: float | str) -> None:
@@ -74,11 +77,15 @@ def store_alpha(opt: Namespace, place: str, alpha: float | str) -> None:
     setattr(opt, f"{place}_alpha", alpha)
 
 
-def keep_checkpoint_alphas(opt: Namespace, checkpoint_opt: Namespace) -> list[str]:
-    """Give ``opt`` (from the command line) the checkpoint's alphas; refuse a different explicit choice.
+def keep_checkpoint_alphas(opt: Namespace, checkpoint_opt: Namespace, given: Collection[str] = ()) -> list[str]:
+    """Give ``opt`` (from the command line) the checkpoint's alphas; refuse another one that was asked for.
 
-    An option left at its default (softmax, no alpha) counts as unset: resuming without our options in the YAML keeps
-    what the checkpoint was trained with.
+    Resuming without our options keeps what the checkpoint was trained with; a softmax that was asked for is no default.
+
+    Args:
+        opt: the options of the run; changed.
+        checkpoint_opt: those in the checkpoint.
+        given: names of the options that the user gave.
 
     Returns:
         A sentence for the log for each alpha that was taken over.
@@ -89,8 +96,8 @@ def keep_checkpoint_alphas(opt: Namespace, checkpoint_opt: Namespace) -> list[st
     notes = []
     for place in PLACES:
         wanted, trained = alpha_of(opt, place), alpha_of(checkpoint_opt, place)
-        unset = getattr(opt, f"{place}_function", "softmax") == "softmax" and wanted == 1
-        if wanted != trained and not unset:
+        asked = wanted != 1 or not {f"{place}_function", f"{place}_alpha"}.isdisjoint(given)
+        if wanted != trained and asked:
             raise UserError(
                 f"Invalid setting for `{place}_alpha`: {wanted}. The checkpoint in `train_from` was trained with "
                 f"{trained}; leave `{place}_function` and `{place}_alpha` out to keep it."

@@ -9,8 +9,18 @@ from onmt_entmax.plugin.alphas import alpha_of
 
 
 def generator_alpha(model) -> float:
-    """The alpha of a model's output layer; 1 (softmax) for a model that was built without the plugin."""
-    return getattr(model.generator, "alpha", 1.0)
+    """The alpha of a model's output layer.
+
+    Raises:
+        UserError: the model was built without the plugin, or its output layer was replaced.
+    """
+    try:
+        return model.generator.alpha
+    except AttributeError:
+        raise UserError(
+            f"The model's output layer ({type(model.generator).__name__}) does not say its alpha: build models with "
+            "`onmt.model_builder` after `import onmt_entmax`, or set `model.generator.alpha`."
+        ) from None
 
 
 def attention_alpha(model) -> tuple[float | None, bool]:

@@ -6,7 +6,6 @@ Our options never take part in abbreviations: an abbreviation that named one sto
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 from argparse import Namespace
 
@@ -14,24 +13,9 @@ from onmt_entmax.engines.cpu.products import CHOICES
 from onmt_entmax.errors import UserError, invalid_setting
 from onmt_entmax.plugin.alphas import FUNCTIONS, PLACES, alpha_of, keep_checkpoint_alphas, store_alpha
 from onmt_entmax.plugin.entry_points import one_line_errors
+from onmt_entmax.plugin.parsing import UnsetFloat, UnsetStr, given_options, is_unset
 
 _ADDED: set[str] = set()  # option strings that are ours
-
-
-class UnsetStr(str):
-    """A default that can be told from the same value given by the user."""
-
-    def __str__(self) -> UnsetStr:  # argparse converts string defaults with str(), which must keep the type
-        return self
-
-
-class UnsetFloat(float):
-    """A default that can be told from the same value given by the user."""
-
-
-def is_unset(value: object) -> bool:
-    """Whether an option still has its default because the user said nothing."""
-    return isinstance(value, (UnsetStr, UnsetFloat))
 
 
 def add(group, *names: str, **settings) -> None:
@@ -52,6 +36,7 @@ def add_model_options(parser) -> None:
     group = parser.add_argument_group("Model- Entmax (onmt_entmax)")
     for place, what in zip(PLACES, ("attention", "output layer and its loss")):
         function = action(parser, f"{place}_function")
+        function.default = UnsetStr(function.default)
         function.choices = list(FUNCTIONS)
         function.help = (
             f"Mapping of the {what}: entmax15 (alpha 1.5), sparsemax (alpha 2), or entmax with -{place}_alpha."
@@ -61,8 +46,8 @@ def add_model_options(parser) -> None:
             group,
             f"{place}_alpha",
             default=None,
-            help=f"Alpha of the {what}, at least 1 (1 softmax, 1.5 entmax15, 2 sparsemax){learned}, "
-            f"with -{place}_function entmax.",
+            help=f"Alpha of the {what}, at least 1 (1 softmax, 1.5 entmax15, 2 sparsemax){learned}; "
+            f"with -{place}_function entmax, or alone.",
         )
 
 
@@ -252,60 +237,12 @@ def validate_translate(opt: Namespace) -> None:
                 )
 
 
-def _known_keys() -> set[str]:
-    """Every key that some stock command reads: one YAML often serves several commands."""
-    import onmt.opts
-    from onmt.utils.parse import ArgumentParser
-
-    keys = set()
-    for fill in (
-        onmt.opts.train_opts,
-        onmt.opts.translate_opts,
-        lambda parser: onmt.opts.data_prepare_opts(parser, build_vocab_only=True),
-    ):
-        parser = ArgumentParser()
-        fill(parser)
-        keys.update(name.lstrip("-") for action in parser._actions for name in action.option_strings)
-    return keys
-
-
-def _refuse_unknown(unknown: list[str]) -> None:
-    known = _known_keys()
-    for word in unknown:
-        if not word.startswith("-") or word.lstrip("-")[:1].isdigit():
-            continue
-        key = word.lstrip("-").split("=", 1)[0]
-        if key in known:
-            continue
-        near = difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.5)
-        hint = f" Did you mean `{near[0]}`?" if near else ""
-        raise UserError(f"Unknown option `{key}` in the configuration or on the command line.{hint}")
-
-
-def parse_known_args(stock):
-    def parse_known_args(self, *args, **kwargs):
-        options, unknown = stock(self, *args, **kwargs)
-        if unknown and getattr(self, "_onmt_entmax_refuses_unknown", False):
-            _refuse_unknown(unknown)
-        return options, unknown
-
-    return one_line_errors(parse_known_args)
-
-
 def get_option_tuples(stock):
     def get_option_tuples(self, option_string):
         found = stock(self, option_string)
         return [match for match in found if match[1] not in _ADDED] if len(found) > 1 else found
 
     return get_option_tuples
-
-
-def train_opts(stock):
-    def train_opts(parser):
-        stock(parser)
-        parser._onmt_entmax_refuses_unknown = True
-
-    return train_opts
 
 
 def validating(ours):
@@ -329,7 +266,7 @@ def get_model_opts(stock):
         if checkpoint is not None:
             from onmt.utils.logging import logger
 
-            for note in keep_checkpoint_alphas(opt, checkpoint["opt"]):
+            for note in keep_checkpoint_alphas(opt, checkpoint["opt"], given_options(opt)):
                 logger.info(note)
         return stock(opt, checkpoint=checkpoint)
 

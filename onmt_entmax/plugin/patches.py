@@ -16,7 +16,7 @@ import torch
 
 from onmt_entmax.model.decoder import InputFeedDecoder, StandardDecoder
 from onmt_entmax.model.encoder import Encoder
-from onmt_entmax.plugin import checkpoints, corpora, entry_points, models, options
+from onmt_entmax.plugin import checkpoints, corpora, entry_points, models, options, parsing
 from onmt_entmax.plugin.entry_points import one_line_errors
 from onmt_entmax.plugin.train import data, losses, main, optimiser, rate, report, saver, trainer
 from onmt_entmax.plugin.train import options as train_options
@@ -59,8 +59,9 @@ TABLE = (
         options.extended(train_options.add_training_options),
         "adds `valid_loss`, `keep_best` and others",
     ),
-    Patch("onmt.opts", "train_opts", options.train_opts, "marks the parser whose unknown keys are errors"),
-    Patch(_PARSER, "parse_known_args", options.parse_known_args, "`onmt_train` ignores unknown keys in silence"),
+    Patch("onmt.opts", "train_opts", parsing.train_opts, "marks the parser whose unknown keys are errors"),
+    Patch(_PARSER, "parse_known_args", parsing.parse_known_args, "`onmt_train` ignores unknown keys in silence"),
+    Patch(_PARSER, "error", parsing.error, "a mistake is one line with the nearest valid name, not 200 lines of usage"),
     Patch(_PARSER, "_get_option_tuples", options.get_option_tuples, "keeps stock's abbreviations unambiguous"),
     Patch(_PARSER, "validate_prepare_opts", options.validating(lambda opt: None), "assertions become one line"),
     Patch(_PARSER, "validate_model_opts", options.validating(options.validate_model), "checks alphas"),

@@ -76,6 +76,17 @@ def test_resuming_without_our_options_keeps_the_checkpoint_alpha():
     assert notes == ["generator_alpha 1.3 comes from the checkpoint"]
 
 
+@pytest.mark.parametrize(("alpha", "expected"), [(None, 1.0), ("1.33", 1.33), (1.5, 1.5)])
+def test_a_number_alone_means_entmax(alpha, expected):
+    assert resolve_alpha(None, alpha, "generator") == expected
+
+
+def test_a_softmax_that_was_asked_for_is_refused_in_a_resumed_entmax_run():
+    opt = options("softmax")
+    with pytest.raises(UserError, match=r"`generator_alpha`: 1\.0\. The checkpoint .* was trained with 1\.5"):
+        keep_checkpoint_alphas(opt, options("entmax15"), given={"generator_function"})
+
+
 def test_resuming_with_another_alpha_is_refused():
     with pytest.raises(UserError, match=r"2\.0\. The checkpoint in `train_from` was trained with 1\.5"):
         keep_checkpoint_alphas(options("sparsemax"), options("entmax15"))

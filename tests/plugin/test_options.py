@@ -46,6 +46,13 @@ def test_functions_resolve(function, alpha):
     assert (opt.generator_alpha, opt.global_attention_alpha) == (alpha, alpha)
 
 
+def test_an_alpha_alone_means_entmax():
+    opt = model_options("-generator_alpha", "1.33")
+    assert (opt.generator_function, opt.generator_alpha, opt.global_attention_alpha) == ("entmax", 1.33, 1.0)
+    with pytest.raises(UserError, match="`generator_alpha`: 1.33. `generator_function` is softmax"):
+        model_options("-generator_alpha", "1.33", "-generator_function", "softmax")
+
+
 @pytest.mark.parametrize(
     ("words", "name"),
     [
