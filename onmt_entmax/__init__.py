@@ -1,14 +1,14 @@
 """Sparse sequence-to-sequence models for OpenNMT-py: alpha-entmax in attention and output layer.
 
 Importing this package imports neither torch nor OpenNMT-py (it happens at every start of Python, see
-``onmt_entmax/autoload.py``). Installing it makes ``import onmt`` call :func:`register`.
+``onmt_entmax/autoload.py``); :func:`load` does. Installing it makes ``import onmt`` call :func:`register`.
 """
 
 from __future__ import annotations
 
 from onmt_entmax.version import __version__
 
-__all__ = ["__version__", "register"]
+__all__ = ["__version__", "load", "register"]
 
 
 def register() -> None:
@@ -41,3 +41,23 @@ def check_version(version: str) -> None:
     """
     if version.split(".")[:2] != ["3", "5"]:
         raise RuntimeError(f"OpenNMT-py {version} is installed, but 3.5.x is needed: pip install OpenNMT-py==3.5.1")
+
+
+def load(*paths, gpu=-1, log=None, progress=False):
+    """Load a checkpoint, or several as an ensemble, whose probabilities are averaged where any has an alpha above 1.
+
+    Args:
+        paths: checkpoints of ``onmt_train``; an ensemble's vocabularies must agree.
+        gpu: index of the GPU, -1 for the CPU.
+        log: function that gets a sentence on unknown tokens for each text; None: only warnings, by ``logging``.
+        progress: show a bar on standard error, where that is a terminal.
+
+    Returns:
+        A :class:`onmt_entmax.api.Model`: ``translate``, ``force``, ``complete``, ``sparsity``.
+
+    Raises:
+        UserError: a file that is missing, broken or no sequence-to-sequence model; no such GPU.
+    """
+    from onmt_entmax.api import Model
+
+    return Model(paths, gpu, log, progress)

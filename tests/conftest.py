@@ -23,3 +23,26 @@ def real_data() -> Path:
     if not folder:
         pytest.skip("ONMT_ENTMAX_DATA is not set: no real corpora here")
     return Path(folder).resolve()
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory):
+    """A tiny corpus, and stock's commands on it; see ``tests/stock.py``."""
+    import onmt_entmax
+
+    onmt_entmax.register()
+    from tests.stock import Corpus
+
+    return Corpus(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture(scope="session")
+def entmax_model(corpus):
+    """A 1.5-entmax model, trained until its distributions are peaked."""
+    functions = ("-generator_function", "entmax15", "-global_attention_function", "entmax15")
+    return corpus.train("entmax", *functions, steps=150)
+
+
+@pytest.fixture(scope="session")
+def softmax_model(corpus):
+    return corpus.train("softmax", steps=60)

@@ -8,56 +8,38 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tqdm import tqdm
-
-import onmt_entmax
+from onmt_entmax.commands import shared
 from onmt_entmax.files import write_json
 from onmt_entmax.version import __version__
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``onmt_entmax sparsity``."""
-    onmt_entmax.register()
-    from onmt_entmax.plugin.translate.inference import add_model_arguments, add_text_argument
-
-    add_model_arguments(parser)
-    add_text_argument(parser, "src", "the inputs")
-    add_text_argument(parser, "tgt", "the gold targets")
+    shared.add_model_arguments(parser)
+    shared.add_text_argument(parser, "src", "the inputs")
+    shared.add_text_argument(parser, "tgt", "the gold targets")
     parser.add_argument("--output", metavar="FILE", help="also write the numbers as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print (and write) the means over all target tokens, EOS included."""
-    from onmt_entmax.plugin.models import attention_alpha_text, generator_alpha
-    from onmt_entmax.plugin.translate import inference
-    from onmt_entmax.search.forced import force, sparsity
-
-    sources, targets = inference.required_lines(args, "src"), inference.required_lines(args, "tgt")
-    inference.check_counts(sources, targets)
-    models = inference.Models(args.model, args.gpu)
-    results = []
-    with tqdm(total=len(sources), unit="line", disable=None, leave=False, desc="sparsity") as progress:
-        for batch in models.batches(sources, args.batch_size):
-            ids = [models.target_ids(targets[line]) for line in batch.lines]
-            lengths = [len(source) for source in batch.sources]
-            results += force(batch.scorer, ids, models.start, models.eos, 1, lengths)
-            progress.update(len(batch.lines))
-    numbers = sparsity(results)
-    impossible = sum(result.impossible_at is not None for result in results)
-    gold_zero = sum(step.log_prob is None for result in results for step in result.steps)
-    alphas = "+".join(f"{generator_alpha(m):g}/{attention_alpha_text(m)}" for m in models.members)
-    source_name = args.src.name if args.src else "text"
+    sources, targets = shared.required_lines(args, "src"), shared.required_lines(args, "tgt")
+    shared.check_counts(sources, targets)
+    model = shared.load_model(args)
+    numbers = model.sparsity(sources, targets, args.batch_size)
+    source, lines = args.src.name if args.src else "text", numbers["lines"]
     record = {
         **numbers,
-        "lines": len(results),
-        "impossible_lines": impossible,
-        "gold_zero": gold_zero / numbers["steps"] if numbers["steps"] else None,
         "models": [Path(path).name for path in args.model],
-        "signature": f"sparsity|src:{source_name}|lines:{len(results)}|forced|alpha:{alphas}|version:{__version__}",
+        "signature": f"sparsity|src:{source}|lines:{lines}|forced|alpha:{model.alphas}|version:{__version__}",
     }
-    attended = "none" if record["source_words"] is None else f"{record['source_words']:.2f}"
-    types = "none" if record["target_types"] is None else f"{record['target_types']:.2f}"
-    print(f"attended source words {attended}, target types {types}, impossible targets {impossible} of {len(results)}")
+    attended, types = (
+        "none" if record[name] is None else f"{record[name]:.2f}" for name in ("source_words", "target_types")
+    )
+    print(
+        f"attended source words {attended}, target types {types}, "
+        f"impossible targets {record['impossible_lines']} of {lines}"
+    )
     print(record["signature"])
     if args.output:
         write_json(args.output, record)

@@ -1,11 +1,21 @@
-"""Builds models with our attention, and writes on each output layer the alpha it was trained with."""
+"""Builds models with our attention, writes on each output layer the alpha it was trained with, and loads for search."""
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from onmt_entmax.errors import UserError
+import torch
+from tqdm import tqdm
+
+from onmt_entmax.errors import UserError, invalid_setting
 from onmt_entmax.plugin.alphas import alpha_of
+from onmt_entmax.unknown import UnknownTokens
+
+if TYPE_CHECKING:
+    from onmt_entmax.search.scorer import Scorer
+
+FEATURE_MARK = "￨"  # U+FFE8, between a word and its features
 
 
 def generator_alpha(model) -> float:
@@ -50,11 +60,149 @@ def check_vocabularies(expected: dict | None, found: dict, path: str) -> None:
     """
     if expected is None:
         return
-    for side, name in (("src", "source"), ("tgt", "target")):
-        if expected[side].tokens_to_ids != found[side].tokens_to_ids:
+    features = [vocabs.get("src_feats", []) for vocabs in (expected, found)]
+    sides = [("source", expected["src"], found["src"]), ("target", expected["tgt"], found["tgt"])]
+    sides += [("feature", *pair) for pair in zip(*features)]
+    for name, one, other in sides:
+        if len(features[0]) != len(features[1]) or one.tokens_to_ids != other.tokens_to_ids:
             raise UserError(
                 f"{path}: its {name} vocabulary is not that of the first model; an ensemble needs one for all."
             )
+
+
+class Models:
+    """One model, or an ensemble, loaded for search; turns tokens into batches for it.
+
+    Args:
+        paths: checkpoints; their vocabularies must agree.
+        gpu: index of the GPU, -1 for the CPU.
+
+    Raises:
+        UserError: a checkpoint cannot be loaded, is no sequence-to-sequence model, or vocabularies differ.
+    """
+
+    def __init__(self, paths: Sequence[str], gpu: int = -1) -> None:
+        import onmt.opts
+        from onmt.constants import DefaultTokens
+        from onmt.model_builder import load_test_model
+        from onmt.utils.parse import ArgumentParser
+
+        parser = ArgumentParser()
+        onmt.opts.translate_opts(parser)
+        opt = parser.parse_args(["-model", *paths, "-src", "unused", "-gpu", str(gpu)])
+        self.device = torch.device("cuda", gpu) if gpu >= 0 else torch.device("cpu")
+        self.members, self.vocabs = [], None
+        for path in paths:
+            vocabs, model, model_opt = load_test_model(opt, gpu, model_path=path)
+            if model_opt.model_task != "seq2seq" or model_opt.copy_attn:
+                raise UserError(
+                    f"{path}: only sequence-to-sequence models without copy attention can be searched here."
+                )
+            check_vocabularies(self.vocabs, vocabs, path)
+            self.members.append(model)
+            self.vocabs = self.vocabs or vocabs
+        target, source = self.vocabs["tgt"], self.vocabs["src"]
+        self.eos = target.lookup_token(DefaultTokens.EOS)
+        self.unknown = target.lookup_token(DefaultTokens.UNK)
+        self.unknown_source = source.lookup_token(DefaultTokens.UNK)
+        self.start = target.lookup_token(self.vocabs["decoder_start_token"])
+        self._features = self.vocabs.get("src_feats", [])
+        self._padding = [side.lookup_token(DefaultTokens.PAD) for side in (source, *self._features)]
+        self.average_probabilities = any(generator_alpha(model) != 1 for model in self.members)
+
+    @property
+    def alphas(self) -> str:
+        """Alphas of output and attention for signatures, e.g. ``1.5/1.5``, members joined by ``+``."""
+        return "+".join(f"{generator_alpha(model):g}/{attention_alpha_text(model)}" for model in self.members)
+
+    def token(self, index: int) -> str:
+        """Text of a target token."""
+        return self.vocabs["tgt"].ids_to_tokens[index]
+
+    def target_ids(self, tokens: Sequence[str]) -> list[int]:
+        """Indices of target tokens; unknown ones become ``<unk>``."""
+        return self.vocabs["tgt"](list(tokens)) if tokens else []
+
+    def source_ids(self, tokens: Sequence[str], line: int) -> list[list[int]]:
+        """Indices of source tokens, each of its word and its features (``word￨feature``).
+
+        Args:
+            tokens: of one line; at least one.
+            line: its number, for messages.
+
+        Raises:
+            UserError: a token has another number of features than the model.
+        """
+        parts = [token.split(FEATURE_MARK) for token in tokens]
+        for token, part in zip(tokens, parts):
+            if len(part) != 1 + len(self._features):
+                raise UserError(
+                    f"source line {line}: `{token}` has {len(part) - 1} features (what follows {FEATURE_MARK}), but "
+                    f"the model was trained with {len(self._features)}."
+                )
+        columns = zip((self.vocabs["src"], *self._features), zip(*parts))
+        return [list(row) for row in zip(*(vocabulary(list(column)) for vocabulary, column in columns))]
+
+    def encode(self, sources: Sequence[Sequence[Sequence[int]]], any_order: bool = False) -> Scorer:
+        """Bind the models to a batch.
+
+        Args:
+            sources: what :meth:`source_ids` made of each line.
+            any_order: exact search needs it; see :func:`~onmt_entmax.plugin.translate.scorers.build_scorer`.
+        """
+        from onmt_entmax.plugin.translate.scorers import build_scorer  # it needs the alphas above
+
+        lengths = [len(source) for source in sources]
+        rows = [[*source, *[self._padding] * (max(lengths) - len(source))] for source in sources]
+        src = torch.tensor(rows, device=self.device)  # (B, S, 1 + features)
+        with torch.no_grad():
+            return build_scorer(
+                self.members, src, torch.tensor(lengths, device=self.device), self.average_probabilities, any_order
+            )
+
+
+class Text:
+    """The sources of one call, and its targets: tokens, indices, and what is unknown among them, line by line."""
+
+    def __init__(self, models: Models, sources: list[list[str]]) -> None:
+        self.models, self.sources = models, sources
+        self.counts = UnknownTokens()
+        self.unknown: list[list[str]] = []
+        self.ids: list[list[list[int]]] = []
+        self.targets: list[list[str]] = []
+        self.target_ids: list[list[int]] = []
+        for line, source in enumerate(self.sources, 1):
+            ids = models.source_ids(source, line) if source else []
+            self.ids.append(ids)
+            self.unknown.append([token for token, row in zip(source, ids) if row[0] == models.unknown_source])
+            self.counts.add("source", len(self.unknown[-1]), len(source))
+
+    def add_targets(self, targets: list[list[str]]) -> None:
+        """Add targets, one for each source."""
+        self.targets = targets
+        if len(self.targets) != len(self.sources):
+            raise UserError(f"There are {len(self.sources)} sources, but {len(self.targets)} targets.")
+        for target, unknown in zip(self.targets, self.unknown):
+            ids = self.models.target_ids(target)
+            self.target_ids.append(ids)
+            own = [token for token, index in zip(target, ids) if index == self.models.unknown]
+            unknown += own
+            self.counts.add("target", len(own), len(target))
+
+    def batches(self, batch_size: int, progress: bool, any_order: bool = False) -> Iterator[tuple[list[int], Scorer]]:
+        """Lines that are not blank, of like length together: their places (from 0), and the model bound to them."""
+        if batch_size < 1:
+            raise invalid_setting("batch_size", batch_size, "It must be at least 1.")
+        filled = sorted((place for place, ids in enumerate(self.ids) if ids), key=lambda place: len(self.ids[place]))
+        with tqdm(total=len(filled), unit="line", disable=None if progress else True, leave=False) as bar:
+            for start in range(0, len(filled), batch_size):
+                places = filled[start : start + batch_size]
+                yield places, self.models.encode([self.ids[place] for place in places], any_order)
+                bar.update(len(places))
+
+    def lengths(self, places: Sequence[int]) -> list[int]:
+        """Numbers of source tokens."""
+        return [len(self.sources[place]) for place in places]
 
 
 def load_ensemble(stock):

@@ -6,7 +6,7 @@ The support at each step is the set of tokens of non-zero probability: for spars
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Callable
 
@@ -102,31 +102,6 @@ def force(
     return [_result(entry) for entry in steps]
 
 
-def force_from_log_probs(
-    log_probs: Tensor,
-    targets: Sequence[Sequence[int]],
-    attention: Tensor | None = None,
-    source_lengths: Sequence[int] | None = None,
-    max_support: int | None = None,
-) -> list[ForcedResult]:
-    """The same from distributions that were computed for all steps at once (teacher forcing).
-
-    Args:
-        log_probs: ``(batch, steps, vocab_size)``.
-        targets: tokens to score, EOS included where wanted; entry t is scored by step t. May be shorter than ``steps``.
-        attention: ``(batch, steps, src_len)`` or None.
-        source_lengths: source tokens of each sentence, to leave padding out of the attention.
-        max_support: list at most this many tokens per step; None for all.
-    """
-    results = []
-    for index, target in enumerate(targets):
-        size = len(target)
-        weights = None if attention is None else attention[index, :size]
-        lengths = None if source_lengths is None else [source_lengths[index]] * size
-        results.append(_result(_describe(log_probs[index, :size], target, weights, lengths, max_support)))
-    return results
-
-
 def complete_prefix(scorer: Scorer, prefixes: Sequence[Sequence[int]], settings: SearchSettings):
     """The possible next tokens and the completions of one prefix per sentence (predictive translation).
 
@@ -173,49 +148,80 @@ def attend(scorer: Scorer, targets: Sequence[Sequence[int]], sentences: Sequence
     return [torch.stack(part) if part else None for part in rows]
 
 
-def sparsity(results: Iterable[ForcedResult]) -> dict[str, float | int | None]:
-    """Mean numbers of non-zeros per step (Table 3), over the steps of all results.
+class Sparsity:
+    """Counts non-zeros per step (Table 3), target by target.
 
-    Returns:
-        ``steps``, ``target_types`` and ``source_words`` (None without attention or steps).
+    Args:
+        unknown: index of the token that stands for unknown ones.
     """
-    steps = [step for result in results for step in result.steps]
-    attended = [len(step.attention) for step in steps if step.attention is not None]
-    return {
-        "steps": len(steps),
-        "target_types": sum(step.support_size for step in steps) / len(steps) if steps else None,
-        "source_words": sum(attended) / len(attended) if attended else None,
-    }
+
+    def __init__(self, unknown: int) -> None:
+        self.unknown = unknown
+        self.lines = self.impossible_lines = self.steps = self.types = 0
+        self.zeros = self.unknown_zeros = 0
+        self.attended: list[int] = [0, 0]  # source words, and over how many steps
+
+    def add(self, result: ForcedResult) -> None:
+        """Count the steps of one target."""
+        self.lines += 1
+        self.impossible_lines += result.impossible_at is not None
+        for step in result.steps:
+            self.steps += 1
+            self.types += step.support_size
+            if step.log_prob is None:
+                self.zeros += 1
+                self.unknown_zeros += step.token == self.unknown
+            if step.attention is not None:
+                self.attended[0] += len(step.attention)
+                self.attended[1] += 1
+
+    def numbers(self) -> dict[str, float | int | None]:
+        """Means over steps, EOS included: ``target_types``, ``source_words`` (None without attention), ``gold_zero``.
+
+        ``gold_zero`` is the share of tokens of probability zero, ``gold_zero_unknown`` that of the unknown words among
+        them: a model seldom gives its token for unknown words anything. All three are None where there are no steps.
+        """
+        steps, (words, attended) = self.steps, self.attended
+        return {
+            "steps": steps,
+            "target_types": self.types / steps if steps else None,
+            "source_words": words / attended if attended else None,
+            "lines": self.lines,
+            "impossible_lines": self.impossible_lines,
+            "gold_zero": self.zeros / steps if steps else None,
+            "gold_zero_unknown": self.unknown_zeros / steps if steps else None,
+        }
 
 
-def forced_record(
-    result: ForcedResult, line: int, lookup: Callable[[int], str], source_tokens: Sequence[str] | None = None
-) -> dict:
-    """What forced decoding says of one line, ready for JSON.
+def step_records(
+    result: ForcedResult, lookup: Callable[[int], str], target: Sequence[str], source: Sequence[str], unknown: int
+) -> list[dict]:
+    """The steps of a forced target, ready for JSON; see ``docs/formats.md``.
 
     Args:
         result: of one target.
-        line: number of the input line, from 1.
         lookup: from a token's index to its text.
-        source_tokens: text of the source, for the attention.
+        target: the target as it was given, whose words the model may not know.
+        source: text of the source, for the attention.
+        unknown: index of the token that stands for unknown ones.
     """
-    steps = []
-    for step in result.steps:
-        entry = {
-            "token": lookup(step.token),
-            "log_prob": step.log_prob,
-            "prob": 0.0 if step.log_prob is None else math.exp(step.log_prob),
-            "support": [{"token": lookup(token), "prob": prob} for token, prob in step.support],
-            "support_size": step.support_size,
-            "attention": None,
-        }
-        if step.attention is not None:
-            entry["attention"] = [
-                {"position": position, "token": source_tokens[position] if source_tokens else None, "weight": weight}
-                for position, weight in step.attention
-            ]
-        steps.append(entry)
-    return {"line": line, "log_prob": result.log_prob, "impossible_at": result.impossible_at, "steps": steps}
+    records = []
+    for index, step in enumerate(result.steps):
+        attention = step.attention
+        if attention is not None:
+            attention = [{"position": at, "token": source[at], "weight": weight} for at, weight in attention]
+        records.append(
+            {
+                "token": target[index] if index < len(target) else lookup(step.token),
+                "unknown": index < len(target) and step.token == unknown,
+                "log_prob": step.log_prob,
+                "prob": 0.0 if step.log_prob is None else math.exp(step.log_prob),
+                "support": [{"token": lookup(token), "prob": prob} for token, prob in step.support],
+                "support_size": step.support_size,
+                "attention": attention,
+            }
+        )
+    return records
 
 
 def _with_eos(targets: Sequence[Sequence[int]], eos: int | None) -> list[list[int]]:

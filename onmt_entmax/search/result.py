@@ -313,7 +313,7 @@ def check_certificate(record: Any, where: str) -> None:
     """Refuse what is no record of a certificates file (or of a trace), with ``where`` in the message."""
     if not isinstance(record, dict):
         raise UserError(f"{where}: not a JSON object.")
-    if "complete" not in record and any("attention" in entry for entry in record.get("hypotheses") or ()):
+    if "complete" not in record and "source" in record and "hypotheses" in record:
         raise UserError(f"{where}: this is a file of `-attention`; one of `-certificates` is needed.")
     missing = [key for key in REQUIRED if key not in record]
     if missing:

@@ -16,7 +16,7 @@ def run(capsys, *words) -> list[dict]:
 
 def test_force_gives_the_support_at_each_step(entmax_model, corpus, capsys):
     source, target = corpus.sources[0], corpus.targets[0]
-    (record,) = run(capsys, "force", "--model", entmax_model, "--src_text", source, "--tgt_text", target)
+    (record,) = run(capsys, "force", "--model", entmax_model, "--src-text", source, "--tgt-text", target)
     assert record["source"] == source.split(" ")
     assert [step["token"] for step in record["steps"]] == [*target.split(" "), "</s>"]
     for step in record["steps"]:
@@ -28,7 +28,7 @@ def test_force_gives_the_support_at_each_step(entmax_model, corpus, capsys):
 
 def test_completions_start_with_the_prefix(entmax_model, corpus, capsys):
     source, first = corpus.sources[0], corpus.targets[0].split(" ")[0]
-    (record,) = run(capsys, "force", "--model", entmax_model, "--src_text", source, "--complete", first)
+    (record,) = run(capsys, "force", "--model", entmax_model, "--src-text", source, "--complete", first)
     assert record["prefix"] == [first]
     if record["prefix_impossible_at"] is None:
         assert sum(entry["prob"] for entry in record["next_tokens"]) == pytest.approx(1.0, abs=1e-5)
@@ -43,7 +43,7 @@ def test_trace_is_a_tree_whose_leaves_hold_the_mass(entmax_model, tmp_path, caps
     assert main(["trace", "--model", str(entmax_model), "--src", str(source), "--output", str(output)]) == 0
     records = [json.loads(line) for line in output.read_text(encoding="utf-8").split("\n")[:-1]]
     assert [record["line"] for record in records] == [1, 2, 3]
-    assert records[1]["reason"] == "blank input line"
+    assert records[1]["reason"] == "blank input line" and records[1]["tree"] == []
     for record in (records[0], records[2]):
         parents = {node["parent"] for node in record["tree"]}
         leaves = [node["prob"] for index, node in enumerate(record["tree"]) if index not in parents]
@@ -57,18 +57,38 @@ def test_sparsity_of_both_models(entmax_model, softmax_model, corpus, tmp_path, 
         output = tmp_path / f"{name}.json"
         assert main(["sparsity", "--model", str(model), *files, "--output", str(output)]) == 0
         numbers[name] = json.loads(output.read_text(encoding="utf-8"))
+    assert numbers["entmax"]["gold_zero_unknown"] == 0  # every letter is known
     tokens = sum(len(target.split(" ")) + 1 for target in corpus.targets[:20])
     assert numbers["entmax"]["steps"] == numbers["softmax"]["steps"] == tokens
     assert numbers["softmax"]["target_types"] > numbers["entmax"]["target_types"] >= 1
     assert "alpha:1.5/1.5" in numbers["entmax"]["signature"]
 
 
+def test_unknown_words_are_shown_as_given_and_their_share_is_said(entmax_model, capsys):
+    words = ["force", "--model", str(entmax_model), "--src_text", "a  NEVER", "--tgt_text", "SEEN"]  # the old spelling
+    assert main(words) == 0
+    output = capsys.readouterr()
+    record = json.loads(output.out)
+    assert record["source"] == ["a", "NEVER"]
+    assert [(step["token"], step["unknown"]) for step in record["steps"]] == [("SEEN", True), ("</s>", False)]
+    assert "Unknown tokens: source 50.0% (1 of 2), target 100.0% (1 of 1)." in output.err
+
+
+def test_blank_lines_of_force_have_a_reason_only_and_a_blank_target_is_its_end(entmax_model, tmp_path, capsys):
+    source, target = tmp_path / "in.src", tmp_path / "in.tgt"
+    source.write_text(" \na b\n", encoding="utf-8")
+    target.write_text("a\n  \n", encoding="utf-8")
+    blank, ended = run(capsys, "force", "--model", entmax_model, "--src", source, "--tgt", target)
+    assert blank == {"line": 1, "reason": "blank input line"}
+    assert [step["token"] for step in ended["steps"]] == ["</s>"]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--src_text", "a"], "Give `--tgt FILE` or `--tgt_text TOKENS`."),
-        (["--tgt_text", "a"], "Give `--src FILE` or `--src_text TOKENS`."),
-        (["--src_text", "a", "--tgt_text", "a", "--max_support", "0"], "`max_support`: 0"),
+        (["--src-text", "a"], "Give `--tgt FILE` or `--tgt-text TOKENS`."),
+        (["--tgt-text", "a"], "Give `--src FILE` or `--src-text TOKENS`."),
+        (["--src-text", "a", "--tgt-text", "a", "--max_support", "0"], "`max_support`: 0"),
     ],
 )
 def test_missing_text_is_one_line(entmax_model, words, message, capsys):

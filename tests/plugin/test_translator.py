@@ -158,7 +158,7 @@ def test_ensembles_of_different_alphas_average_probabilities(corpus, entmax_mode
 
 
 def test_adding_a_constant_to_a_member_changes_nothing(entmax_model, softmax_model, tmp_path):
-    from onmt_entmax.plugin.translate.inference import Models
+    from onmt_entmax.plugin.models import Models
     from onmt_entmax.plugin.translate.scorers import build_scorer
 
     models = Models([str(entmax_model), str(softmax_model)])

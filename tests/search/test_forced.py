@@ -10,14 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onmt_entmax.files import json_line
-from onmt_entmax.search.forced import (
-    attend,
-    complete_prefix,
-    force,
-    force_from_log_probs,
-    forced_record,
-    sparsity,
-)
+from onmt_entmax.search.forced import Sparsity, attend, complete_prefix, force, step_records
 from onmt_entmax.search.settings import SearchSettings
 from tests.search.models import EOS, START, TableScorer, enumerate_strings, random_tables
 
@@ -66,18 +59,6 @@ def test_agrees_with_enumeration(seed, kind):
             assert all(len(step.support) == min(2, step.support_size) for step in result.steps)
 
 
-def test_teacher_forcing_gives_the_same():
-    scorer = TableScorer(random_tables(6, 5), 2)
-    targets, lengths = [[2, 3], [4]], [2, 3]
-    expected = force(scorer, targets, START, EOS, source_lengths=lengths)
-    log_probs, attention = torch.full((2, 3, 5), -math.inf, dtype=torch.float64), torch.zeros(2, 3, 3).double()
-    states = scorer.start()
-    for step, tokens in enumerate([[START, START], [2, 4], [3, EOS]]):
-        output = scorer.step(torch.tensor(tokens), states, torch.arange(2))
-        log_probs[:, step], attention[:, step], states = output.log_probs, output.attention, output.states
-    assert force_from_log_probs(log_probs, [[2, 3, EOS], [4, EOS]], attention, lengths) == expected
-
-
 def test_attention_support_leaves_padding_and_zeros_out():
     scorer = TableScorer(random_tables(6, 5), 2)
     results = force(scorer, [[2, 3], [4]], START, EOS, source_lengths=[2, 3])
@@ -92,28 +73,35 @@ def test_attention_support_leaves_padding_and_zeros_out():
 
 
 def test_sparsity():
-    # three steps, three types each; attended words counted from the same result
-    results = force(TableScorer(FLAT, 2), [[2], []], START, EOS)
-    counts = sparsity(results)
+    # per step three types; of the six steps, EOS included, two have probability zero, one of them the unknown word 0
+    results = force(TableScorer(FLAT, 3), [[2, 4], [0], []], START, EOS)
+    counts = Sparsity(unknown=0)
+    for result in results:
+        counts.add(result)
     attended = [len(step.attention) for result in results for step in result.steps]
-    assert counts == {"steps": 3, "target_types": 3.0, "source_words": sum(attended) / 3}
-    assert sparsity([]) == {"steps": 0, "target_types": None, "source_words": None}
-
-
-def test_json():
-    result = force(TableScorer(FLAT, src_len=2), [[4]], START, EOS, max_support=1)[0]
-    record = forced_record(result, 5, "abcde".__getitem__, ["x", "y"])
-    assert {key: record[key] for key in ("line", "log_prob", "impossible_at")} == {
-        "line": 5,
-        "log_prob": None,
-        "impossible_at": 0,
+    assert counts.numbers() == {
+        "steps": 6,
+        "target_types": 3.0,
+        "source_words": sum(attended) / 6,
+        "lines": 3,
+        "impossible_lines": 2,
+        "gold_zero": 2 / 6,
+        "gold_zero_unknown": 1 / 6,
     }
-    first, second = record["steps"]
+    nothing = Sparsity(unknown=0).numbers()
+    assert nothing["steps"] == nothing["lines"] == 0
+    assert nothing["target_types"] is nothing["source_words"] is nothing["gold_zero"] is None
+
+
+def test_steps_as_json():
+    result = force(TableScorer(FLAT, src_len=2), [[4, 0]], START, EOS, max_support=1)[0]
+    first, second, last = step_records(result, "abcde".__getitem__, ["e", "never seen"], ["x", "y"], unknown=0)
     assert (first["token"], first["log_prob"], first["prob"], first["support_size"]) == ("e", None, 0.0, 3)
     assert first["support"] == [{"token": "b", "prob": 0.5}]
-    assert (second["token"], second["log_prob"]) == ("b", math.log(0.5))
+    assert (second["token"], second["unknown"], first["unknown"]) == ("never seen", True, False)
+    assert (last["token"], last["log_prob"], last["unknown"]) == ("b", math.log(0.5), False)
     assert first["attention"][0]["token"] in ("x", "y")
-    assert json_line(forced_record(result, 5, str))  # JSON has neither NaN nor infinity
+    assert json_line({"steps": [first, second, last]})  # JSON has neither NaN nor infinity
 
 
 def test_completions():

@@ -1,0 +1,385 @@
+"""Trained models from Python: translate with certificates, score given targets, complete prefixes.
+
+    model = onmt_entmax.load("best.pt")
+    model.translate(["SOURCE TOKENS"])[0].text
+
+Lines are strings whose tokens are separated by blanks (U+0020), or lists of tokens; the text must be prepared as the
+training text was. Results come line for line; a blank line gives a blank result. Mistakes are
+:class:`~onmt_entmax.errors.UserError`. The commands ``force``, ``trace`` and ``sparsity`` print what is found here.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Union
+
+import onmt_entmax
+from onmt_entmax.errors import UserError, choices, invalid_setting
+from onmt_entmax.files import split_tokens
+from onmt_entmax.search.beam import beam_search
+from onmt_entmax.search.exact import exact_search
+from onmt_entmax.search.forced import ForcedResult, Sparsity, complete_prefix, force, step_records
+from onmt_entmax.search.result import SearchResult, attention_rows, certificate_record, void_record
+from onmt_entmax.search.settings import SearchSettings
+
+if TYPE_CHECKING:
+    from onmt_entmax.plugin.models import Text
+
+Line = Union[str, Sequence[str]]
+SEARCHES = ("beam", "exact")
+
+_logger = logging.getLogger("onmt_entmax")
+
+
+@dataclass
+class Hypothesis:
+    """One string that a search found.
+
+    Attributes:
+        tokens: without ``<s>`` and ``</s>``.
+        log_prob: natural logarithm of its probability, ``</s>`` included where finished.
+        prob: the probability.
+        finished: whether it ended with ``</s>``.
+        score: what it is ranked by: ``log_prob``, after a penalty where one was asked for.
+        attention: where asked for, a row per token (and one for ``</s>``), a column per source token.
+    """
+
+    tokens: list[str]
+    log_prob: float
+    prob: float
+    finished: bool
+    score: float
+    attention: list[list[float]] | None = field(default=None, repr=False)
+
+    @property
+    def text(self) -> str:
+        """The tokens, separated by blanks."""
+        return " ".join(self.tokens)
+
+
+@dataclass
+class Translation:
+    """What was found for one line.
+
+    Attributes:
+        line: its number, from 1.
+        source: its tokens.
+        hypotheses: best first, at most ``n_best`` (fewer where no more exist); none for a blank line.
+        certificate: the object of ``docs/formats.md``, or None where not asked for.
+        unknown: source tokens that the model does not know.
+        tree: where asked for, every prefix that the search saw, as ``docs/formats.md`` describes.
+    """
+
+    line: int
+    source: list[str]
+    hypotheses: list[Hypothesis]
+    certificate: dict[str, Any] | None = field(default=None, repr=False)
+    unknown: list[str] = field(default_factory=list)
+    tree: list[dict[str, Any]] | None = field(default=None, repr=False)
+
+    @property
+    def tokens(self) -> list[str]:
+        """Tokens of the best hypothesis."""
+        return self.hypotheses[0].tokens if self.hypotheses else []
+
+    @property
+    def text(self) -> str:
+        """The best hypothesis, its tokens separated by blanks."""
+        return " ".join(self.tokens)
+
+    @property
+    def log_prob(self) -> float | None:
+        """Log-probability of the best hypothesis; None for a blank line."""
+        return self.hypotheses[0].log_prob if self.hypotheses else None
+
+    @property
+    def prob(self) -> float | None:
+        """Probability of the best hypothesis; None for a blank line."""
+        return self.hypotheses[0].prob if self.hypotheses else None
+
+
+@dataclass
+class Completion(Translation):
+    """What may follow a prefix; hypotheses include it, and the certificate is conditional on it.
+
+    Attributes:
+        prefix: its tokens as they were given.
+        prefix_impossible_at: index of its first token of probability zero, or None.
+        next_tokens: what may follow, with its probability, most probable first; ``</s>`` among them means that the
+            prefix may be the whole target. Empty where the prefix is impossible.
+    """
+
+    prefix: list[str] = field(default_factory=list)
+    prefix_impossible_at: int | None = None
+    next_tokens: list[tuple[str, float]] = field(default_factory=list)
+
+
+@dataclass
+class Forced:
+    """A given target's score.
+
+    Attributes:
+        line: its number, from 1.
+        source: tokens of the source.
+        tokens: of the target, as they were given.
+        unknown: source and target tokens that the model does not know.
+        log_prob: of the whole target, ``</s>`` included; None where it is impossible, or where the source is blank.
+        impossible_at: index in ``steps`` of the first token of probability zero, or None.
+        steps: what the model allows at each step; the objects of ``docs/formats.md``. Empty for a blank source.
+    """
+
+    line: int
+    source: list[str]
+    tokens: list[str]
+    unknown: list[str] = field(default_factory=list)
+    log_prob: float | None = None
+    impossible_at: int | None = None
+    steps: list[dict[str, Any]] = field(default_factory=list, repr=False)
+
+    @property
+    def text(self) -> str:
+        """The target, its tokens separated by blanks."""
+        return " ".join(self.tokens)
+
+    @property
+    def prob(self) -> float | None:
+        """Probability of the target, 0 where impossible; None for a blank source."""
+        return math.exp(self.log_prob) if self.log_prob is not None else 0.0 if self.steps else None
+
+
+class Model:
+    """A checkpoint, or an ensemble of several, on one device; see :func:`onmt_entmax.load`."""
+
+    def __init__(
+        self, paths: Sequence[str | os.PathLike[str]], gpu: int, log: Callable[[str], None] | None, progress: bool
+    ) -> None:
+        onmt_entmax.register()
+        from onmt_entmax.plugin.models import Models
+        from onmt_entmax.plugin.options import check_gpu
+
+        if not paths:
+            raise UserError("`load` needs a checkpoint, or several for an ensemble.")
+        if gpu >= 0:
+            check_gpu("gpu", gpu)
+        self.paths = [os.fspath(path) for path in paths]
+        self._models = Models(self.paths, gpu)
+        self._log, self._progress = log, progress
+
+    @property
+    def alphas(self) -> str:
+        """Alphas of output and attention, e.g. ``1.5/1.5``; members of an ensemble joined by ``+``."""
+        return self._models.alphas
+
+    def translate(
+        self,
+        lines: Sequence[Line],
+        beam_size: int = 5,
+        n_best: int = 1,
+        certificates: bool = True,
+        search: str = "beam",
+        max_length: int = 250,
+        min_length: int = 0,
+        length_penalty: str = "none",
+        length_penalty_weight: float = 1.0,
+        max_expansions: int = 10_000,
+        whole_support: bool = False,
+        attention: bool = False,
+        tree: bool = False,
+        batch_size: int = 64,
+    ) -> list[Translation]:
+        """Search for the most probable outputs.
+
+        Args:
+            lines: the sources.
+            beam_size: prefixes kept per line and step.
+            n_best: hypotheses wanted per line, at most ``beam_size``.
+            certificates: say of each line whether its hypotheses are provably the best, and all there are. A length
+                penalty or ``min_length`` voids them, with the reason.
+            search: ``beam`` or ``exact``.
+            max_length: most tokens of a hypothesis, ``</s>`` included.
+            min_length: fewest tokens.
+            length_penalty: ``none``, ``avg`` or ``wu``; unlike in ``onmt_translate`` the default is ``none``.
+            length_penalty_weight: its exponent (``-alpha`` of ``onmt_translate``).
+            max_expansions: most prefixes that exact search expands per line.
+            whole_support: exact search: list every output of non-zero probability.
+            attention: fill in ``Hypothesis.attention``.
+            tree: fill in ``Translation.tree`` (beam search only).
+            batch_size: lines at a time; results do not depend on it.
+
+        Returns:
+            One :class:`Translation` per line, in order.
+
+        Raises:
+            UserError: a setting that is not valid, or that the search cannot honour.
+        """
+        if search not in SEARCHES:
+            raise invalid_setting("search", search, choices(SEARCHES))
+        exact = search == "exact"
+        for name, value, wanted in (("whole_support", whole_support, "exact"), ("tree", tree, "beam")):
+            if value and search != wanted:
+                raise invalid_setting(name, value, f"It is for `search` {wanted}.")
+        given = {
+            "n_best": n_best,
+            "certificates": certificates,
+            "min_length": min_length,
+            "length_penalty": length_penalty,
+            "length_penalty_weight": length_penalty_weight,
+            "return_attention": attention,
+            "return_tree": tree,
+        }
+        settings = self._settings(beam_size, max_length, given)
+        text = self._text(lines)
+        found = [
+            Translation(line, source, [], void_record(line) if certificates else None, unknown, [] if tree else None)
+            for line, (source, unknown) in enumerate(zip(text.sources, text.unknown), 1)
+        ]
+        for places, scorer in text.batches(batch_size, self._progress, any_order=exact):
+            if exact:
+                results = exact_search(scorer, settings, max_expansions, whole_support)
+            else:
+                results = beam_search(scorer, settings)
+            for place, result in zip(places, results):
+                self._fill(found[place], result, certificates)
+        return found
+
+    def force(
+        self, sources: Sequence[Line], targets: Sequence[Line], max_support: int = 50, batch_size: int = 64
+    ) -> list[Forced]:
+        """Score given targets, and say what else the model would allow at each step.
+
+        Args:
+            sources: the sources.
+            targets: one for each; a blank one is ``</s>`` alone.
+            max_support: most tokens listed per step.
+            batch_size: lines at a time.
+
+        Returns:
+            One :class:`Forced` per line, in order.
+
+        Raises:
+            UserError: another number of targets than of sources, or ``max_support`` below 1.
+        """
+        if max_support < 1:
+            raise invalid_setting("max_support", max_support, "It must be at least 1.")
+        models, text = self._models, self._text(sources, targets)
+        found = [Forced(line, *given) for line, given in enumerate(zip(text.sources, text.targets, text.unknown), 1)]
+        for places, results in self._forced(text, batch_size, max_support):
+            for place, result in zip(places, results):
+                one = found[place]
+                one.log_prob, one.impossible_at = result.log_prob, result.impossible_at
+                one.steps = step_records(result, models.token, one.tokens, one.source, models.unknown)
+        return found
+
+    def complete(
+        self,
+        sources: Sequence[Line],
+        prefix: Line,
+        beam_size: int = 5,
+        max_length: int = 250,
+        max_support: int = 50,
+        batch_size: int = 64,
+    ) -> list[Completion]:
+        """The possible next tokens and the most probable completions of a prefix (predictive translation).
+
+        Args:
+            sources: the sources.
+            prefix: of every line's output.
+            beam_size: completions per line.
+            max_length: most tokens after the prefix, ``</s>`` included.
+            max_support: most next tokens listed.
+            batch_size: lines at a time.
+
+        Returns:
+            One :class:`Completion` per line, in order.
+
+        Raises:
+            UserError: a setting that is not valid, or a prefix with ``</s>`` in it.
+        """
+        if max_support < 1:
+            raise invalid_setting("max_support", max_support, "It must be at least 1.")
+        models, given = self._models, _tokens(prefix)
+        if models.eos in models.target_ids(given):
+            raise invalid_setting("prefix", " ".join(given), "It must not contain the end of the output.")
+        settings = self._settings(beam_size, max_length, {"n_best": beam_size, "certificates": True})
+        text = self._text(sources, [given] * len(sources))
+        found = [
+            Completion(line, source, [], void_record(line), unknown, None, given)
+            for line, (source, unknown) in enumerate(zip(text.sources, text.unknown), 1)
+        ]
+        for places, scorer in text.batches(batch_size, self._progress):
+            completions = complete_prefix(scorer, [text.target_ids[place] for place in places], settings)
+            for place, completion in zip(places, completions):
+                one = found[place]
+                self._fill(one, completion.result, True, given)
+                one.prefix_impossible_at = completion.prefix.impossible_at
+                allowed = completion.next_tokens[:max_support]
+                one.next_tokens = [(models.token(token), prob) for token, prob in allowed]
+        return found
+
+    def sparsity(
+        self, sources: Sequence[Line], targets: Sequence[Line], batch_size: int = 64
+    ) -> dict[str, float | int | None]:
+        """Mean numbers of non-zeros per target token, ``</s>`` included (Table 3); see ``docs/formats.md``.
+
+        Lines whose source is blank do not count.
+        """
+        counts = Sparsity(self._models.unknown)
+        for _, results in self._forced(self._text(sources, targets), batch_size, 1):
+            for result in results:
+                counts.add(result)
+        return counts.numbers()
+
+    def _settings(self, beam_size: int, max_length: int, more: dict[str, Any]) -> SearchSettings:
+        models = self._models
+        return SearchSettings(models.start, models.eos, beam_size=beam_size, max_length=max_length, **more)
+
+    def _text(self, sources: Sequence[Line], targets: Sequence[Line] | None = None) -> Text:
+        """Read a call's text, and say how much of it is unknown."""
+        from onmt_entmax.plugin.models import Text
+
+        text = Text(self._models, _lines("sources", sources))
+        if targets is not None:
+            text.add_targets(_lines("targets", targets))
+        if self._log is not None and str(text.counts):
+            self._log(str(text.counts))
+        elif text.counts.too_many:
+            _logger.warning("%s", text.counts)
+        return text
+
+    def _forced(self, text: Text, batch_size: int, max_support: int) -> Iterator[tuple[list[int], list[ForcedResult]]]:
+        """Force the targets, batch by batch: places of the lines, and their results."""
+        models = self._models
+        for places, scorer in text.batches(batch_size, self._progress):
+            ids = [text.target_ids[place] for place in places]
+            yield places, force(scorer, ids, models.start, models.eos, max_support, text.lengths(places))
+
+    def _fill(self, one: Translation, result: SearchResult, certificates: bool, prefix: Sequence[str] = ()) -> None:
+        """Write a search's result into the line's; a given prefix appears as it was given, not as ``<unk>``."""
+        record = certificate_record(result, one.line, self._models.token)
+        for entry, hypothesis in zip(record["hypotheses"], result.hypotheses):
+            size = min(len(prefix), len(entry["tokens"]))
+            entry["tokens"][:size] = prefix[:size]
+            attention = attention_rows(hypothesis, len(one.source))
+            one.hypotheses.append(Hypothesis(**entry, score=hypothesis.score, attention=attention))
+        if certificates:
+            one.certificate = record
+        if result.tree is not None:
+            one.tree = [
+                {**vars(node), "token": self._models.token(node.token), "prob": math.exp(node.log_prob)}
+                for node in result.tree
+            ]
+
+
+def _tokens(line: Line) -> list[str]:
+    """Tokens of a line; empty ones never exist."""
+    return split_tokens(line) if isinstance(line, str) else [token for token in line if token]
+
+
+def _lines(name: str, lines: Sequence[Line]) -> list[list[str]]:
+    if isinstance(lines, (str, bytes)):
+        raise invalid_setting(name, repr(lines), "It must be a list of lines; put a single line into a list.")
+    return [_tokens(line) for line in lines]

@@ -1,0 +1,63 @@
+"""What ``force``, ``trace`` and ``sparsity`` share: the arguments for model and text, and writing of records."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import onmt_entmax
+from onmt_entmax.errors import UserError
+from onmt_entmax.files import json_line, read_lines, write_lines
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments that say which model, on which device."""
+    parser.add_argument("--model", nargs="+", required=True, metavar="FILE", help="checkpoint, or several: an ensemble")
+    parser.add_argument("--gpu", type=int, default=-1, help="index of the GPU (default: the CPU)")
+    parser.add_argument(
+        "--batch-size", "--batch_size", type=int, default=64, help="lines at a time (default: %(default)s)"
+    )
+
+
+def add_text_argument(parser: argparse.ArgumentParser, name: str, what: str) -> None:
+    """``--NAME FILE`` and ``--NAME-text "TOKENS"``, of which one is to be given."""
+    parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"{what}, one line each")
+    parser.add_argument(
+        f"--{name}-text", f"--{name}_text", metavar="TOKENS", help=f"{what}, given here: tokens separated by blanks"
+    )
+
+
+def load_model(args: argparse.Namespace):
+    """The model of :func:`add_model_arguments`; unknown tokens are reported on standard error."""
+    return onmt_entmax.load(*args.model, gpu=args.gpu, log=lambda text: print(text, file=sys.stderr), progress=True)
+
+
+def required_lines(args: argparse.Namespace, name: str) -> list[str]:
+    """The lines given by :func:`add_text_argument`.
+
+    Raises:
+        UserError: neither or both were given, or the file cannot be read.
+    """
+    file, text = getattr(args, name), getattr(args, f"{name}_text")
+    if (file is None) == (text is None):
+        both = "" if file is None else " Both are given; leave one of the two out."
+        raise UserError(f"Give `--{name} FILE` or `--{name}-text TOKENS`.{both}")
+    return [text] if file is None else read_lines(file)
+
+
+def check_counts(sources: Sequence, targets: Sequence) -> None:
+    """Refuse sources and targets of different number, naming both."""
+    if len(sources) != len(targets):
+        raise UserError(f"`--src` has {len(sources)} lines, but `--tgt` has {len(targets)}.")
+
+
+def write_records(output: str | None, records: Iterable[dict[str, Any]]) -> None:
+    """Write JSON lines to a file, or to standard output."""
+    lines = [json_line(record) for record in records]
+    if output:
+        write_lines(output, lines)
+    else:
+        sys.stdout.writelines(f"{line}\n" for line in lines)
