@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from onmt.constants import ModelTask
+
 from onmt_entmax.errors import UserError
-from onmt_entmax.files import count_lines, read_lines
+from onmt_entmax.files import count_lines, read_lines, split_tokens
 from onmt_entmax.plugin.entry_points import one_line_errors
 
 _COUNTED = re.compile(r"^(.*)[\t ](\d+)$", re.DOTALL)
@@ -76,8 +78,10 @@ class _Line(str):
     """A line of text whose ``strip`` leaves tokens such as U+00A0 and U+2028 at its ends alone."""
 
     def strip(self, characters: str | None = None) -> str:
-        """Strip what stock's corpora have around a line; see ``str.strip``."""
-        return super().strip(" \t\r\n" if characters is None else characters)
+        """Strip what stock's corpora have around a line, and leave one blank between tokens; see ``str.strip``."""
+        if characters is not None:
+            return super().strip(characters)
+        return " ".join(split_tokens(super().strip(" \t\r\n")))
 
 
 def process_stream(stock):
@@ -95,9 +99,12 @@ def _guard(example: dict) -> dict:
 
 
 def parse_features(stock):
-    def parse_features(line, *args, **kwargs):
+    def parse_features(line, n_feats=0, defaults=None):
+        text = _Line(line).strip()
+        if not text:  # stock takes a blank line for a token without features
+            return "", [""] * n_feats or None
         try:
-            return stock(line, *args, **kwargs)
+            return stock(text, n_feats=n_feats, defaults=defaults)
         except AssertionError as error:  # U+FFE8 in the text: stock takes what follows it for a feature
             raise UserError(f"Invalid line {line.strip()[:60]!r}: {error}") from error
 
@@ -110,6 +117,21 @@ def read_vocabulary_instead(stock):
 
 def check_file_instead(stock):
     return staticmethod(one_line_errors(check_file))
+
+
+def numericalize(stock):
+    def numericalize(vocabs, example):
+        """A blank is no token: stock makes one of what is between two blanks, and of a blank line."""
+        for side in ("src", "tgt"):
+            if example[side] is not None and (side == "tgt" or "feats" not in example[side]):
+                example[side][side] = " ".join(split_tokens(example[side][side]))
+        numeric = stock(vocabs, example)
+        target = numeric["tgt"]
+        if target is not None and not target["tgt"] and vocabs["data_task"] == ModelTask.SEQ2SEQ:
+            del target["tgt_ids"][1:-1]  # start and end are left
+        return numeric
+
+    return numericalize
 
 
 def process_bucket(stock):

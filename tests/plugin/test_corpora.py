@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from onmt.inputters import inputter, text_corpus
+from onmt.inputters import text_utils as inputter_text
 
 from onmt_entmax.errors import UserError
 from onmt_entmax.plugin.corpora import check_parallel, count_lines, read_vocabulary
@@ -83,3 +85,33 @@ def test_unicode_blanks_at_the_ends_of_a_line_are_tokens(corpus, entmax_model):
     corpus.translate(entmax_model, lines, "-attention", str(path))
     sources = [json.loads(line)["source"] for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
     assert sources == [["<unk>", "a", "<unk>"], ["<unk>"], ["a"], []]
+
+
+VOCABS = {"src": ["<unk>", "a", "b"], "tgt": ["<unk>", "<s>", "</s>", "c"], "data_task": "seq2seq"}
+
+
+@pytest.mark.parametrize(
+    ("target", "ids"),
+    [("c", [1, 3, 2]), ("", [1, 2]), ("  ", [1, 2]), ("c  d ", [1, 3, 0, 2]), (None, None)],  # <s> is 1, </s> is 2
+)
+def test_blanks_are_no_tokens(target, ids):
+    example = {"src": {"src": " a   b"}, "tgt": None if target is None else {"tgt": target}}
+    numeric = inputter_text.numericalize(inputter.dict_to_vocabs(VOCABS), example)
+    assert numeric["src"]["src_ids"] == [1, 2]
+    assert ids is None if target is None else numeric["tgt"]["tgt_ids"] == ids
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("a\uffe8X  b\uffe8Y\n", ("a b", ["X Y"])),
+        (" \n", ("", [""])),
+        ("a b\n", UserError),
+    ],
+)
+def test_features_of_a_line(line, expected):
+    if expected is UserError:
+        with pytest.raises(UserError, match="'a b': .*features"):
+            text_corpus.parse_features(line, n_feats=1)
+    else:
+        assert text_corpus.parse_features(line, n_feats=1) == expected

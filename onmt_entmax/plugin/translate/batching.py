@@ -41,8 +41,9 @@ def _fits(group: list[dict], batch: dict) -> bool:
 
 
 def join_batches(batches: list[dict], padding: dict[str, int]) -> dict:
-    """What search reads of several batches: ``srclen`` and those sides of which the padding token is given."""
-    joined = {"srclen": torch.cat([batch["srclen"] for batch in batches])}
+    """What search reads of several batches: lengths, and those sides of which the padding token is given."""
+    lengths = [name for name in ("srclen", "tgtlen") if name in batches[0]]
+    joined = {name: torch.cat([batch[name] for batch in batches]) for name in lengths}
     for side, token in padding.items():
         if side in batches[0]:
             sentences = [sentence for batch in batches for sentence in batch[side]]

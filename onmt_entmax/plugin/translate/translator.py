@@ -172,8 +172,9 @@ class SparseTranslator(StockTranslator):
     def _forced_prefixes(self, batch) -> list[list[int]] | None:
         if not self.tgt_file_prefix or "tgt" not in batch:
             return None
-        specials = {self._tgt_bos_idx, self._tgt_eos_idx, self._tgt_pad_idx, self._tgt_start_with}
-        return [[token for token in row if token not in specials] for row in batch["tgt"][:, :, 0].tolist()]
+        # start and end are not forced; what is padding only the length can say
+        rows = zip(batch["tgt"][:, :, 0].tolist(), batch["tgtlen"].tolist())
+        return [row[1 : length - 1] for row, length in rows]
 
     def _report(self, batch, results: list[SearchResult], gold: Tensor | None) -> dict:
         device, width = batch["src"].device, batch["src"].size(1)
@@ -242,10 +243,9 @@ class SparseTranslator(StockTranslator):
                 raise invalid_setting("gold_align", True, "A model without attention cannot align.")
             per_model.append(attention["std"])
         mean = torch.stack(per_model).mean(0)
-        gold = target[:, 1:, 0]
-        lengths = ((gold != self._tgt_pad_idx).sum(1)).tolist()
+        lengths = (batch["tgtlen"] - 1).tolist()
         return (
-            [[row[:length]] for row, length in zip(gold, lengths)],
+            [[row[:length]] for row, length in zip(target[:, 1:, 0], lengths)],
             [[matrix[:length]] for matrix, length in zip(mean, lengths)],
         )
 
@@ -265,7 +265,9 @@ class SparseTranslator(StockTranslator):
         stacked = torch.stack(per_model)
         log_probs = stacked[0] if len(members) == 1 else combine(stacked, self.average_probabilities)
         picked = log_probs.gather(2, gold.unsqueeze(-1)).squeeze(-1).double()
-        return picked.masked_fill(gold == self._tgt_pad_idx, 0.0).sum(1)
+        positions = torch.arange(gold.size(1), device=gold.device)
+        # by length: the padding token inside a target is a token like others
+        return picked.masked_fill(positions >= (batch["tgtlen"] - 1).unsqueeze(1), 0.0).sum(1)
 
     def _translate(self, infer_iter, transform=None, attn_debug=False, align_debug=False, phrase_table=""):
         """Translate everything in ``infer_iter``; as many outputs as inputs, in order, blank lines included.

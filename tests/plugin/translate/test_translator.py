@@ -12,6 +12,7 @@ from onmt.opts import translate_opts
 from onmt.utils.parse import ArgumentParser
 
 from onmt_entmax.errors import UserError
+from onmt_entmax.plugin.translate.scorers import build_scorer
 
 LINES = ["a b c", "d e", "h g f e", "a a b", "c"]
 
@@ -138,6 +139,44 @@ def test_forced_prefixes(corpus, softmax_model):
         assert line.startswith(prefix)
 
 
+def test_a_blank_line_of_prefixes_forces_nothing(corpus, softmax_model):
+    prefixes = corpus.folder / "prefix.tgt"
+    prefixes.write_text("c b\n\n  \nb  a\nc\n", encoding="utf-8")
+    options = ("-tgt", str(prefixes), "-tgt_file_prefix")
+    output, records = certificates(corpus, softmax_model, LINES, *options)
+    free, _ = certificates(corpus, softmax_model, LINES)
+    assert [output[line].startswith(prefix) for line, prefix in ((0, "c b"), (3, "b a"), (4, "c"))] == [True] * 3
+    assert output[1:3] == free[1:3]
+    assert ["prefix_log_prob" in record for record in records] == [True, False, False, True, True]
+
+
+def test_an_end_inside_a_prefix_is_refused(corpus, softmax_model):
+    prefixes = corpus.folder / "prefix.tgt"
+    prefixes.write_text("c </s> b\n", encoding="utf-8")
+    with pytest.raises(UserError, match="`forced_prefixes`.*must not contain EOS"):
+        corpus.translate(softmax_model, LINES[:1], "-tgt", str(prefixes), "-tgt_file_prefix")
+
+
+@pytest.mark.parametrize("target", [[], ["c"], ["c", "<blank>", "a"]])
+def test_a_given_target_has_the_score_of_its_steps(softmax_model, target):
+    # the same sum, step by step; what follows the length is padding, whatever tokens stand there
+    translator = engine(softmax_model).translator
+    start, end = translator._tgt_start_with, translator._tgt_eos_idx
+    ids = translator.vocabs["tgt"]([*target, "</s>"])
+    src, src_len = torch.tensor([[[4], [5]], [[6], [7]]]), torch.tensor([2, 2])
+    padded = [start, *ids, translator._tgt_pad_idx, end], [start, *([5] * 5)]
+    rows = torch.tensor([row[: len(ids) + 2] + [end] * (len(ids) + 2 - len(row)) for row in padded])
+    batch = {"src": src, "srclen": src_len, "tgt": rows.unsqueeze(-1), "tgtlen": torch.tensor([len(ids) + 1, 2])}
+    with torch.no_grad():
+        found = translator._gold_scores(batch)
+        scorer = build_scorer(translator.members, src[:1], src_len[:1], False)
+        states, total = scorer.start(), 0.0
+        for given, token in zip([start, *ids], ids):
+            step = scorer.step(torch.tensor([given]), states, torch.tensor([0]))
+            states, total = step.states, total + float(step.log_probs[0, token])
+    assert float(found[0]) == pytest.approx(total, abs=1e-5)
+
+
 def test_attention_as_json_sums_to_one(corpus, entmax_model):
     path = corpus.folder / "attention.jsonl"
     corpus.translate(entmax_model, ["a b c", "", "d e"], "-attention", str(path), "-beam_size", "3")
@@ -159,7 +198,6 @@ def test_ensembles_of_different_alphas_average_probabilities(corpus, entmax_mode
 
 def test_adding_a_constant_to_a_member_changes_nothing(entmax_model, softmax_model, tmp_path):
     from onmt_entmax.plugin.models import Models
-    from onmt_entmax.plugin.translate.scorers import build_scorer
 
     models = Models([str(entmax_model), str(softmax_model)])
     src, src_len = torch.tensor([[[4], [5], [6]]]), torch.tensor([3])
