@@ -16,7 +16,7 @@ import torch
 
 from onmt_entmax.model.decoder import InputFeedDecoder, StandardDecoder
 from onmt_entmax.model.encoder import Encoder
-from onmt_entmax.plugin import checkpoints, corpora, entry_points, models, options, parsing
+from onmt_entmax.plugin import checkpoints, corpora, entry_points, models, options, parsing, standins
 from onmt_entmax.plugin.entry_points import one_line_errors
 from onmt_entmax.plugin.train import data, losses, main, optimiser, rate, report, saver, trainer
 from onmt_entmax.plugin.train import options as train_options
@@ -67,6 +67,16 @@ TABLE = (
     Patch(_PARSER, "validate_model_opts", options.validating(options.validate_model), "checks alphas"),
     Patch(_PARSER, "validate_translate_opts", options.validating(options.validate_translate), "`n_best` > `beam_size`"),
     Patch(_PARSER, "validate_train_opts", options.validating(train_options.validate_training), "checks early"),
+    # packages that are missing
+    Patch(_PARSER, "_validate_transforms_opts", standins.validate_transforms, "names what a transform lacks"),
+    Patch("onmt.transforms.transform:Transform", "__init__", standins.transform_init, "the same in translation"),
+    Patch(
+        "onmt.translate.translation_server:ServerModel",
+        "build_tokenizer",
+        standins.build_tokenizer,
+        "the same in the server",
+    ),
+    Patch("onmt.inference_engine:InferenceEngineCT2", "__init__", standins.with_vocabulary, "imports pyonmttok"),
     # reading of data
     Patch(_PARSER, "_validate_file", corpora.check_file_instead, "names a missing file in one line"),
     Patch(_PARSER, "_validate_data", corpora.validate_data, "sides of different length lose their surplus in silence"),
