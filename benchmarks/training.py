@@ -38,8 +38,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from onmt_entmax.engines.cpu.products import CHOICES, choose, products
 from onmt_entmax.entmax import entmax
-from onmt_entmax.model.decoder import InputFeedDecoder
-from onmt_entmax.model.encoder import Encoder
+from onmt_entmax.plugin.modules import Encoder, InputFeedDecoder
 from onmt_entmax.plugin.train.losses import EntmaxLossCompute, StockLossCompute
 from onmt_entmax.plugin.train.optimiser import Adam, keep_memory
 from onmt_entmax.plugin.train.trainer import StockTrainer

@@ -1,1 +1,177 @@
-"""Everything that is only faster: without it, results are the same up to rounding."""
+"""Engines compute what ``model`` computes, in less time; without them results are the same up to rounding.
+
+This is the registry, and the only place that chooses. A model asks :func:`choose` for the engine of its device and
+dtype; each method of an engine returns None where it leaves the work to the reference in ``model``.
+
+| engine | where | what |
+|---|---|---|
+| ``reference`` | everywhere | nothing: ``model`` computes everything, step by step |
+| ``unrolled`` | any device and dtype | all decoder steps in one autograd function; search steps share the memory |
+| ``cpu`` | float32 on a CPU, with numba | the same with compiled loops, and encoder layers |
+
+The environment variable ``ONMT_ENTMAX_ENGINE`` says which: ``auto`` (unset means this) takes ``cpu`` where it can
+serve, else ``unrolled``; ``reference`` and ``cpu`` are taken at their word, and are an error where they cannot serve.
+An engine for GPUs is to follow here under the name ``gpu``.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from onmt_entmax.errors import choices, invalid_setting
+
+VARIABLE = "ONMT_ENTMAX_ENGINE"
+SETTINGS = ("auto", "reference", "cpu", "gpu")
+
+logger = logging.getLogger("onmt.entmax")  # its lines go where OpenNMT-py's go
+
+
+class Engine:
+    """The reference, and what other engines inherit for what they do not compute themselves."""
+
+    name = "reference"
+
+    def decode(self, decoder, emb, memory, src_len, tgt_len, state) -> tuple | None:
+        """All steps of an input-feeding decoder, differentiably.
+
+        Args:
+            decoder: ``model.decoder.InputFeedDecoder``, for its layers and dropout.
+            emb: target embeddings, ``(B, T, E)``.
+            memory: ``(B, S, H)``.
+            src_len: ``(B,)``, or None: every source has S positions.
+            tgt_len: ``(B,)``, each at least 1, on the CPU: the steps of each sentence, behind which outputs and
+                attention are zero; None: T for all.
+            state: fed-back output ``(B, H)``, hidden ``(L, B, H)``, cell ``(L, B, H)``; not changed.
+
+        Returns:
+            Outputs ``(B, T, H)``, attention ``(B, T, S)`` and the last hidden and cell ``(L, B, H)``.
+        """
+        return None
+
+    def encode(self, rnn, emb, src_len) -> tuple | None:
+        """All layers of a recurrent encoder, differentiably.
+
+        Args:
+            rnn: ``nn.LSTM`` or other layers, batch first.
+            emb: source embeddings, ``(B, S, E)``.
+            src_len: ``(B,)``, or None.
+
+        Returns:
+            Memory ``(B, longest, D * H)``, zero at padding, and the last states, as ``rnn`` returns them.
+        """
+        return None
+
+    def search(self, decoder, memory, src_len):
+        """Steps for many live prefixes of few sentences; takes and has what ``model.stepping.SearchSteps`` does."""
+        return None
+
+    def dropout(self, x: Tensor, p: float) -> Tensor:
+        """Zero a share ``p`` of ``x`` and scale the rest; same shape."""
+        return F.dropout(x, p)
+
+
+REFERENCE = Engine()
+_given: ContextVar[Engine | None] = ContextVar("onmt_entmax_engine", default=None)
+
+
+def setting() -> str:
+    """The value of ``ONMT_ENTMAX_ENGINE``.
+
+    Raises:
+        UserError: it is none of :data:`SETTINGS`, or names the engine that does not exist yet.
+    """
+    wanted = os.environ.get(VARIABLE) or "auto"
+    if wanted not in SETTINGS:
+        raise invalid_setting(VARIABLE, wanted, choices(SETTINGS))
+    if wanted == "gpu":
+        raise invalid_setting(VARIABLE, wanted, "There is no engine for GPUs yet; `auto` takes what can serve there.")
+    return wanted
+
+
+def choose(device: torch.device, dtype: torch.dtype) -> Engine:
+    """The engine for a device and a dtype; the log says which and why, once for each.
+
+    Raises:
+        UserError: ``ONMT_ENTMAX_ENGINE`` names an engine that cannot serve there, or none.
+    """
+    return _given.get() or _choice(setting(), device.type, dtype)[0]
+
+
+def describe(device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> str:
+    """Name of the engine for a device and a dtype, and why; raises as :func:`choose` does."""
+    engine, reason = _choice(setting(), torch.device(device).type, dtype)
+    return f"{engine.name} ({reason})"
+
+
+def name(device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> str:
+    """Name of the engine for a device and a dtype; raises as :func:`choose` does."""
+    return choose(torch.device(device), dtype).name
+
+
+@functools.cache
+def _choice(wanted: str, device: str, dtype: torch.dtype) -> tuple[Engine, str]:
+    where = f"{str(dtype)[6:]} on {'a CPU' if device == 'cpu' else device}"
+    if wanted == "reference":
+        engine, reason = REFERENCE, f"`{VARIABLE}` is reference"
+    else:
+        missing = _why_not_cpu(device, dtype)
+        if wanted == "cpu" and missing:
+            raise invalid_setting(VARIABLE, wanted, f"It cannot compute {where}: {missing}.")
+        if missing:
+            from onmt_entmax.engines.unrolled import Unrolled
+
+            engine, reason = Unrolled(), f"{where}; `cpu` cannot serve there: {missing}"
+        else:
+            from onmt_entmax.engines.cpu import Cpu
+
+            engine, reason = Cpu(), f"{where}, loops compiled by numba"
+    logger.info("Engine: %s (%s).", engine.name, reason)
+    return engine, reason
+
+
+def _why_not_cpu(device: str, dtype: torch.dtype) -> str | None:
+    if device != "cpu":
+        return "it serves CPUs only"
+    if dtype != torch.float32:
+        return "it serves float32 only"
+    try:
+        import numba  # noqa: F401
+    except ImportError:
+        return "numba is not installed (pip install numba)"
+    return None
+
+
+@contextmanager
+def using(engine: Engine) -> Iterator[None]:
+    """Take this engine, with its parameters, whatever device and dtype: for tests and measurements."""
+    token = _given.set(engine)
+    try:
+        yield
+    finally:
+        _given.reset(token)
+
+
+def computing_dtype(x: Tensor) -> torch.dtype:
+    """The dtype in which layers compute with ``x``: that of autocast where it is on, else its own."""
+    kind = x.device.type
+    try:
+        return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+    except (AttributeError, TypeError):  # torch 2.2 has one function per device
+        if kind == "cpu":
+            return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else x.dtype
+        return torch.get_autocast_gpu_dtype() if torch.is_autocast_enabled() else x.dtype
+
+
+@functools.cache
+def say_once(message: str) -> None:
+    """Write a line into the log, the first time."""
+    logger.info(message)

@@ -1,4 +1,7 @@
-"""How the sentences of a batch share the columns of a buffer: step after step, and in each step those not yet ended."""
+"""Sentences of different lengths: how they share the columns of a buffer, and which source positions are padding.
+
+Columns go step after step, and in each step there is one for each sentence that has not ended.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ class Ragged(NamedTuple):
     Attributes:
         batch, steps: B and T.
         rows: how many sentences take part in each step, T numbers that do not rise.
-        index: of each column the row of its token among the B * T rows of a padded batch, ``(N,)``; None where no
-            sentence is shorter than T.
+        index: row of each column's token among the B * T rows of a padded batch, ``(N,)``; None where no sentence is
+            shorter than T.
     """
 
     batch: int
@@ -34,18 +37,18 @@ class Ragged(NamedTuple):
 
     @classmethod
     def from_lengths(cls, lengths: Tensor, steps: int) -> Ragged:
-        """Of lengths ``(B,)`` in descending order, on the CPU, at least 1 and at most ``steps``."""
+        """Build it from lengths ``(B,)`` in descending order, on the CPU, at least 1 and at most ``steps``."""
         step, sentence = torch.arange(steps).unsqueeze(1), torch.arange(lengths.numel())
         inside = step < lengths  # (T, B)
         rows = inside.sum(1).tolist()
         return cls(lengths.numel(), steps, rows, (sentence * steps + step)[inside])
 
     def split(self, columns: Tensor) -> tuple[Tensor, ...]:
-        """Each step's part of ``(..., N)``."""
+        """Split ``(..., N)`` into each step's part; views."""
         return columns.split(self.rows, -1)
 
     def blocks(self, flat: Tensor) -> list[Tensor]:
-        """Each step's ``(F, n)`` of ``(F * N,)``, where they lie one behind the other."""
+        """Split ``(F * N,)`` into each step's ``(F, n)``, which lie one behind the other; views."""
         size = flat.numel() // sum(self.rows)
         return [part.view(size, n) for part, n in zip(flat.split([size * n for n in self.rows]), self.rows)]
 
@@ -56,7 +59,7 @@ class Ragged(NamedTuple):
         return torch.arange(self.batch * self.steps).view(self.batch, self.steps).t().reshape(-1)
 
     def pack(self, padded: Tensor) -> Tensor:
-        """From ``(B, T, F)`` to ``(N, F)``."""
+        """Copy ``(B, T, F)`` to ``(N, F)``; may be a view where T or B is 1."""
         if self.index is None:
             return padded.transpose(0, 1).reshape(-1, padded.size(2))
         return padded.reshape(-1, padded.size(2)).index_select(0, self.index)
@@ -70,7 +73,7 @@ class Ragged(NamedTuple):
         return padded.view(self.batch, self.steps, size)
 
     def mirrored(self, lengths: Tensor) -> Tensor:
-        """Of each column the one that takes its place when every sentence is read from its end, ``(N,)``.
+        """Column index after reversing each sentence, ``(N,)``.
 
         Args:
             lengths: as in :meth:`from_lengths`.
@@ -79,3 +82,28 @@ class Ragged(NamedTuple):
         rows = torch.tensor(self.rows)
         starts = rows.cumsum(0) - rows
         return starts[lengths[sentence] - 1 - step] + sentence
+
+
+def source_padding(src_len: Tensor | None, width: int, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
+    """What to add to scores and what to multiply attention with, so that padding gets none.
+
+    Args:
+        src_len: ``(B,)``; None: every source has ``width`` positions.
+        width: S.
+        dtype: of scores and attention.
+
+    Returns:
+        0, or minus infinity at padding, ``(B, S)``, and None where nothing is padding; a source without tokens has no
+        padding here, as no row of scores may be minus infinity as a whole. And 0 for a source without tokens, else 1,
+        ``(B, 1)``, and None where every source has tokens.
+    """
+    shortest = width if src_len is None or src_len.numel() == 0 else int(src_len.min())  # the only synchronisation
+    if shortest >= width:
+        return None, None
+    padding = torch.arange(width, device=src_len.device) >= src_len.unsqueeze(1)
+    not_empty = None
+    if shortest == 0:
+        not_empty = (src_len > 0).unsqueeze(1)
+        padding, not_empty = padding & not_empty, not_empty.to(dtype)
+    hide = torch.zeros(padding.shape, dtype=dtype, device=src_len.device).masked_fill_(padding, -float("inf"))
+    return hide, not_empty

@@ -1,286 +1,124 @@
-"""All steps of an input-feeding LSTM decoder as one autograd function, with products as large as can be.
-
-For any device and dtype; ``unrolled_cpu`` is the same for float32 on a CPU.
-
-Stock code builds the graph of every step from small operations. Here a layer's gates take one product a step (to take
-the embedding's part for all steps at once was slower: wide and flat products run at two thirds of the speed), keys and
-values of the attention are projected once per sentence (by the caller), and the backward pass goes back through the
-steps for the gradients of activations only: each weight's gradient is one product over all steps at the end.
-
-Shapes: T target steps, B sentences, S source positions, H hidden units, L layers, E embedding size, N target tokens.
-Buffers have features first (see ``kernels``) and a column for each token, step after step (see ``ragged``): where
-sentences come longest first, those that have ended leave the steps. ``inputs[l]`` is ``(2H, N)``: what layer l reads,
-the output of the layer below above the layer's own previous output; of the first layer ``(E + 2H, N)``: the embedding,
-the fed-back attentional output, its own. What meets a matrix per sentence is ``(T, B, H)`` or ``(T, B, S)``, zero at
-padding.
-"""
+"""The engine for any device and dtype: decoder steps in one autograd function, search steps that share the memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import partial
-from itertools import starmap
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch import Tensor, nn
 
-from onmt_entmax.engines.kernels import Kept, cell_backward, cell_forward, cell_slopes, compiled_for, tanh
+from onmt_entmax.engines import Engine, computing_dtype, say_once
+from onmt_entmax.engines.decoder import Plan, UnrollOperations
+from onmt_entmax.engines.dropout import DropoutMask, dropout
 from onmt_entmax.engines.ragged import Ragged
-from onmt_entmax.entmax import entmax_backward, entmax_forward
-from onmt_entmax.model.attention import SourceMask, solver_for
-
-BLOCK_ROWS = 400  # of a large product on a CPU, which takes a fifth less time than at once
+from onmt_entmax.engines.stepping import GroupedSteps
 
 
-class Plan(NamedTuple):
-    """What is constant over the steps and not differentiated.
+@dataclass(frozen=True)
+class Unrolled(Engine):
+    """Decoder steps in one autograd function and search steps without copies of the memory, on any device.
 
     Attributes:
-        alpha: of the attention.
-        mask: which source positions may be attended to.
-        ragged: which sentences have which steps.
-        dropout: of ``(L, H * N)``, step after step ``(H, n)``; the last layer's is for the attentional output, the
-            others' between the layers. None: no dropout.
+        block_rows: rows of a large product on a CPU, which takes a fifth less time than at once.
+        few_rows: live rows of a search below which looking for tokens that occur twice costs more than it saves.
+        types_per_sentence: up to so many types per sentence the embeddings' part of the first layer's gates is
+            computed for all types, once: a sentence's steps feed more rows than that.
+        threads: of compiled loops, which only the engine ``cpu`` has; None: as many as the work is worth.
     """
 
-    alpha: float
-    mask: SourceMask
-    ragged: Ragged
-    dropout: Kept | None = None
+    block_rows: int = 400
+    few_rows: int = 32
+    types_per_sentence: int = 4
+    threads: int | None = None
 
-    def factors(self, dtype: torch.dtype) -> list[list[Tensor]] | None:
-        """Of each layer and step the dropout's factors ``(H, n)``."""
-        return None if self.dropout is None else [self.ragged.blocks(flat) for flat in self.dropout.factors(dtype)]
+    name = "unrolled"
+
+    def function(self, alpha: float) -> type[torch.autograd.Function]:
+        """What runs the steps."""
+        return UnrollOperations
+
+    def decode(self, decoder, emb, memory, src_len, tgt_len, state):
+        """See :class:`~onmt_entmax.engines.Engine`; None, and a line in the log, for decoders of other kinds."""
+        reason = why_by_steps(decoder)
+        if reason is not None:
+            say_once(f"The input-feeding decoder runs step by step: {reason}.")
+            return None
+        if emb.size(1) == 1 and not torch.is_grad_enabled():
+            return None  # one step of a search: nothing to gain
+        order, ragged = None, Ragged.full(emb.size(0), emb.size(1))
+        if tgt_len is not None:
+            tgt_len, order = tgt_len.sort(descending=True, stable=True)
+            ragged = Ragged.from_lengths(tgt_len, emb.size(1))
+            emb, memory = emb.index_select(0, order), memory.index_select(0, order)
+            src_len = src_len if src_len is None else src_len.index_select(0, order)
+            state = tuple(part.index_select(-2, order) for part in state)
+        dtype = computing_dtype(emb)  # of the products; autograd casts the gradients back
+        mask = draw_dropout(decoder, emb.device, sum(ragged.rows)) if decoder.training else None
+        keys, values, w_query = project(decoder.attn, memory)
+        cells = [(cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh) for cell in decoder.rnn.layers]
+        alpha = decoder.attn.alpha
+        plan = Plan(alpha, src_len, ragged, mask, self.block_rows, self.threads)
+        arguments = [emb, keys, values, w_query, *state, *(tensor for cell in cells for tensor in cell)]
+        with torch.autocast(emb.device.type, enabled=False):
+            outputs, probs, hidden, cell = self.function(alpha).apply(plan, *(x.to(dtype) for x in arguments))
+        if order is not None:
+            back = order.argsort()
+            outputs, probs = outputs.index_select(0, back), probs.index_select(0, back)
+            hidden, cell = hidden.index_select(1, back), cell.index_select(1, back)
+        return outputs, probs, (hidden, cell)
+
+    def search(self, decoder, memory, src_len):
+        """See :class:`~onmt_entmax.engines.Engine`; None for layers that are not what they look like."""
+        if has_replaced_layers(decoder):
+            return None
+        return GroupedSteps.prepare(self, decoder, project(decoder.attn, memory), src_len)
+
+    def dropout(self, x: Tensor, p: float) -> Tensor:
+        """Zero a share ``p`` of ``x`` and scale the rest, with masks that take little time to draw."""
+        return dropout(x, p)
 
 
-def unroll(plan: Plan, emb: Tensor, keys: Tensor, values: Tensor, w_query: Tensor, state: tuple, cells: list) -> tuple:
-    """Run the decoder over all target steps, differentiably if anything requires a gradient.
+def why_by_steps(decoder) -> str | None:
+    """Why this decoder can't be unrolled in one function, or None."""
+    if any(type(cell) is nn.GRUCell for cell in decoder.rnn.layers):
+        return "only LSTM layers are unrolled at once"
+    if decoder.attn is None or decoder.attn.attn_type == "mlp":
+        return "only dot and general attention are unrolled at once"
+    if decoder.attn.learned_alpha is not None:
+        return "the attention's alpha is learned"
+    if decoder.context_gate is not None:
+        return "it has a context gate"
+    return "some of its layers were replaced (quantised, or adapted)" if has_replaced_layers(decoder) else None
 
-    Args:
-        plan: see :class:`Plan`.
-        emb: target embeddings, ``(B, T, E)``.
-        keys: ``(B, S, H)``; the score of a position is its key times the recurrent output.
-        values: ``(B, S, H)``, memory times the context's half of the output matrix.
-        w_query: ``(H, H)``, the recurrent output's half of the output matrix.
-        state: fed-back output ``(B, H)``, hidden ``(L, B, H)``, cell ``(L, B, H)``, before the first step.
-        cells: per layer the four tensors of an ``nn.LSTMCell``: w_ih, w_hh, b_ih, b_hh.
+
+def has_replaced_layers(decoder) -> bool:
+    """Whether calling a layer may be something else than a product with its weight."""
+    linear = (getattr(decoder.attn, name, None) for name in ("linear_in", "linear_out"))
+    replaced = any(layer is not None and type(layer) is not nn.Linear for layer in linear)
+    return replaced or any(type(cell) not in (nn.LSTMCell, nn.GRUCell) for cell in decoder.rnn.layers)
+
+
+def project(attention, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    r"""What steps read of the memory ``(B, S, H)`` and of the output matrix, computed once per sentence.
+
+    Scores: :math:`h^\top (W q) = (W^\top h)^\top q`. Output: :math:`W_o [\sum_j p_j h_j; q]` is the sum of :math:`p_j`
+    times the context's half of :math:`W_o` times :math:`h_j`, and of the query's half times q.
 
     Returns:
-        Outputs ``(B, T, H)``, attention ``(B, T, S)``, last hidden and cell ``(L, B, H)`` of each sentence.
+        Keys and values, ``(B, S, H)``, and the query's half of the output matrix, ``(H, H)``.
     """
-    function: type[torch.autograd.Function] = _Unroll
-    if plan.alpha <= 2 and compiled_for(emb, keys, values, *state):
-        from onmt_entmax.engines.cpu.decoder import UnrollCompiled as function
-    return function.apply(plan, emb, keys, values, w_query, *state, *(tensor for cell in cells for tensor in cell))
+    w_context, w_query = attention.linear_out.weight.split(attention.dim, 1)
+    keys = memory @ attention.linear_in.weight if attention.attn_type == "general" else attention.keys(memory)
+    return keys, memory @ w_context.t(), w_query
 
 
-class _Unroll(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, plan, emb, keys, values, w_query, feed, hidden, cell, *weights):
-        ctx.set_materialize_grads(False)
-        ragged, layers = plan.ragged, len(weights) // 4
-        cells = [weights[4 * i : 4 * i + 4] for i in range(layers)]
-        batch, steps, size = ragged.batch, ragged.steps, feed.size(-1)
-        weight = [torch.cat([w_ih, w_hh], 1) for w_ih, w_hh, _, _ in cells]
-        emb = ragged.pack(emb)  # (N, E)
-        tokens = emb.size(0)
-        # The bias first, to add the product to: a product that adds a broadcast bias takes twice the time.
-        gates = [(b_ih + b_hh).unsqueeze(1).repeat(1, tokens) for _, _, b_ih, b_hh in cells]
-        inputs = [emb.new_empty(part.size(1), tokens) for part in weight]
-        inputs[0][: emb.size(1)] = emb.t()
-        memories = [emb.new_empty(size, tokens) for _ in range(layers)]  # cell states after each step
-        squashed = [emb.new_empty(size, tokens) for _ in range(layers)]  # their tanh
-        attended = emb.new_empty(size, tokens)  # the attentional output before dropout
-        new = emb.new_empty if ragged.index is None else emb.new_zeros
-        queries, outputs = new(steps, batch, size), new(steps, batch, size)
-        probs = new(steps, batch, keys.size(1))
-        # Each (H, B): the fed-back output, and by layer the states that the step begins with, in the end the last ones.
-        feed, first = feed.t().contiguous(), _by_layer(cell)
-        state, last_cell = _by_layer(hidden), _by_layer(cell)
-
-        hide = None
-        if plan.mask.padding is not None:
-            hide = emb.new_zeros(batch, 1, keys.size(1)).masked_fill_(plan.mask.padding.unsqueeze(1), -float("inf"))
-        keys_t = keys.transpose(1, 2)
-        at = _by_step(ragged, gates, inputs, memories, squashed)
-        dropped = plan.factors(emb.dtype)
-        for t, (n, result) in enumerate(zip(ragged.rows, ragged.split(attended))):
-            for i in range(layers):
-                gate, read, memory, squash = at[i][t]
-                own, below = state[i][:, :n], (feed if i == 0 else state[i - 1])[:, :n]
-                read[-size:] = own
-                if i > 0 and dropped is not None:
-                    torch.mul(below, dropped[i - 1][t], out=read[:size])
-                else:
-                    read[-2 * size : -size] = below
-                gate.addmm_(weight[i], read)
-                before = at[i][t - 1][2][:, :n] if t > 0 else first[i]
-                cell_forward(gate, before, memory, squash, own)
-            query = queries[t, :n].copy_(own.t()).unsqueeze(1)  # (n, 1, H); bmm copies strided rows one by one
-            scores = torch.bmm(query, keys_t[:n]) if hide is None else torch.baddbmm(hide[:n], query, keys_t[:n])
-            row = entmax_forward(scores, plan.alpha, solver=solver_for(scores, plan.alpha))
-            row = plan.mask.first(n).clear(row)  # (n, 1, S)
-            probs[t, :n] = row.squeeze(1)
-            result.copy_(torch.bmm(row, values[:n]).squeeze(1).t())
-            tanh(result.addmm_(w_query, own), result)
-            if dropped is None:
-                feed[:, :n] = result
-            else:
-                torch.mul(result, dropped[-1][t], out=feed[:, :n])
-            outputs[t, :n] = feed[:, :n].t()
-            ended = ragged.rows[t + 1] if t + 1 < steps else 0
-            if ended < n:
-                for i in range(layers):
-                    last_cell[i][:, ended:n] = at[i][t][2][:, ended:]
-
-        ctx.plan = plan
-        ctx.save_for_backward(
-            *(keys, values, w_query, attended, queries, probs, *weights[::4], *weights[1::4]),
-            *(*first, *gates, *inputs, *memories, *squashed),
-        )
-        last_hidden, last_cell = (torch.stack([part.t() for part in parts]) for parts in (state, last_cell))
-        return outputs.transpose(0, 1).contiguous(), probs.transpose(0, 1).contiguous(), last_hidden, last_cell
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, d_outputs, d_probs, d_last_hidden, d_last_cell):
-        plan = ctx.plan
-        ragged, steps = plan.ragged, plan.ragged.steps
-        keys, values, w_query, attended, queries, probs, *rest = ctx.saved_tensors
-        layers = len(rest) // 7
-        w_ih, w_hh, first, gates, inputs, memories, squashed = (rest[k * layers : (k + 1) * layers] for k in range(7))
-        size = attended.size(0)
-        values_t = values.transpose(1, 2)
-        empty = None if plan.mask.not_empty is None else ~plan.mask.not_empty.unsqueeze(1)
-        new = torch.empty_like if ragged.index is None else torch.zeros_like
-
-        d_gates, opened = zip(*(cell_slopes(gate, squash) for gate, squash in zip(gates, squashed)))
-        # By layer (H, B): the gradients of the states after this step; those of a sentence wait until its last step.
-        d_cell = _by_layer(d_last_cell) or [attended.new_zeros(size, ragged.batch) for _ in range(layers)]
-        d_state = _by_layer(d_last_hidden) or [torch.zeros_like(part) for part in d_cell]
-        d_feed = torch.zeros_like(d_cell[0])
-        d_attended = 1 - attended * attended  # becomes the gradient before the tanh
-        dropped = plan.factors(attended.dtype)
-        if dropped is not None:
-            d_attended *= torch.cat(dropped[-1], 1)
-        d_results, d_scores = new(queries), new(probs)
-        d_probs = None if d_probs is None else d_probs.transpose(0, 1)
-        if d_outputs is not None:
-            d_outputs = ragged.split(ragged.pack(d_outputs).t().clone(memory_format=torch.contiguous_format))
-
-        # copied, as products with a transposed view take a fifth more, at every step
-        recurrent = [torch.cat([read[:, -size:], own], 1).t().contiguous() for read, own in zip(w_ih, w_hh)]
-        forget = [gate.narrow(0, size, size) for gate in gates]
-        at = _by_step(ragged, d_gates, opened, forget, memories)
-        d_attended_at = ragged.split(d_attended)
-        for t in range(steps - 1, -1, -1):
-            n = ragged.rows[t]
-            d_output = d_feed[:, :n]
-            if d_outputs is not None:
-                d_output = d_outputs[t].add_(d_output)
-            d_result = d_attended_at[t].mul_(d_output)  # (H, n)
-            d_rows = d_results[t, :n].copy_(d_result.t()).unsqueeze(1)
-            d_row = torch.bmm(d_rows, values_t[:n])  # (n, 1, S)
-            if d_probs is not None:
-                d_row += d_probs[t, :n].unsqueeze(1)
-            d_score = entmax_backward(probs[t, :n].unsqueeze(1), d_row, plan.alpha)
-            if empty is not None:
-                d_score = d_score.masked_fill(empty[:n], 0)
-            d_scores[t, :n] = d_score.squeeze(1)
-            d_hidden = torch.addmm(d_state[-1][:, :n], w_query.t(), d_result)
-            d_hidden += torch.bmm(d_score, keys[:n]).squeeze(1).t()
-            for i in range(layers - 1, -1, -1):
-                d_gate, opens, forgets, _ = at[i][t]
-                before = at[i][t - 1][3][:, :n] if t > 0 else first[i][:, :n]
-                cell_backward(d_gate, opens, forgets, before, d_hidden, d_cell[i][:, :n])
-                d_below, own = torch.mm(recurrent[i], d_gate).split(size)
-                d_state[i][:, :n] = own
-                if i == 0:
-                    d_feed[:, :n] = d_below
-                elif dropped is None:
-                    d_hidden = d_state[i - 1][:, :n] + d_below
-                else:
-                    d_hidden = torch.addcmul(d_state[i - 1][:, :n], d_below, dropped[i - 1][t])
-
-        w_emb = w_ih[0][:, :-size] if ctx.needs_input_grad[1] else None
-        gradients = gradients_at_once(
-            *(ragged, queries, probs, d_results, d_scores),
-            [(_pieces(d_gates[i]), inputs[i], w_emb if i == 0 else None) for i in reversed(range(layers))],
-        )
-        d_hidden, d_cell = (torch.stack([part.t() for part in parts]) for parts in (d_state, d_cell))
-        return None, *gradients.inputs, d_feed.t(), d_hidden, d_cell, *gradients.weights
-
-
-class Gradients(NamedTuple):
-    """Of embeddings, keys, values and ``w_query``; and of each layer's four tensors."""
-
-    inputs: tuple[Tensor | None, Tensor, Tensor, Tensor]
-    weights: list[Tensor]
-
-
-def gradients_at_once(
-    ragged: Ragged,
-    queries: Tensor,
-    probs: Tensor,
-    d_results: Tensor,
-    d_scores: Tensor,
-    layers: Iterable[tuple[Iterable[Tensor], Tensor, Tensor | None]],
-) -> Gradients:
-    """What is one product over all steps, once the gradients of all activations are there.
-
-    Args:
-        queries, d_results: ``(T, B, H)``.
-        probs, d_scores: ``(T, B, S)``.
-        layers: from the last to the first what :func:`_gradients_of_layer` takes; asked for one after the other, so
-            that copies for one layer need not be there with those for the next.
-    """
-    size = queries.size(2)
-    d_keys = torch.bmm(d_scores.permute(1, 2, 0), queries.transpose(0, 1))
-    d_values = torch.bmm(probs.permute(1, 2, 0), d_results.transpose(0, 1))
-    d_w_query = d_results.view(-1, size).t() @ queries.view(-1, size)
-    d_embs, d_weights = zip(*starmap(partial(_gradients_of_layer, size), layers))
-    d_emb = None if d_embs[-1] is None else ragged.unpack(d_embs[-1])
-    return Gradients((d_emb, d_keys, d_values, d_w_query), [tensor for four in reversed(d_weights) for tensor in four])
-
-
-def _gradients_of_layer(
-    size: int, pieces: Iterable[Tensor], read: Tensor, w_emb: Tensor | None
-) -> tuple[Tensor | None, list[Tensor]]:
-    """Gradients of the embeddings ``(N, E)`` and of a layer's four tensors.
-
-    Args:
-        size: H.
-        pieces: the gradient of the gates, ``(4H, N)``, some rows at a time.
-        read: what the layer read, ``(features, N)``.
-        w_emb: the embedding's part of the layer's weight, ``(4H, E)``; None: no gradient of embeddings is wanted.
-    """
-    below, own = read[:-size].t(), read[-size:].t()
-    d_w_ih, d_w_hh, d_bias = (read.new_empty(4 * size, *rest) for rest in ([below.size(1)], [size], []))
-    d_emb = None if w_emb is None else read.new_zeros(read.size(1), w_emb.size(1))
-    start = 0
-    for piece in pieces:
-        rows = slice(start, start + piece.size(0))
-        torch.mm(piece, below, out=d_w_ih[rows])
-        torch.mm(piece, own, out=d_w_hh[rows])
-        torch.sum(piece, 1, out=d_bias[rows])
-        if d_emb is not None:
-            d_emb.addmm_(piece.t(), w_emb[rows])
-        start = rows.stop
-        del piece  # before the next one is made
-    return d_emb, [d_w_ih, d_w_hh, d_bias, d_bias]
-
-
-def _pieces(d_gate: Tensor) -> Sequence[Tensor]:
-    return d_gate.split(BLOCK_ROWS) if d_gate.device.type == "cpu" else (d_gate,)
-
-
-def _by_step(ragged: Ragged, *buffers: Sequence[Tensor]) -> list[list[tuple[Tensor, ...]]]:
-    """Of buffers given by layer, for each layer and step the parts that belong to that step."""
-    return [list(zip(*(ragged.split(buffer) for buffer in layer))) for layer in zip(*buffers)]
-
-
-def _by_layer(states: Tensor | None) -> list[Tensor] | None:
-    """One ``(H, B)`` for each layer of ``(L, B, H)``, ours to change."""
-    return None if states is None else [part.t().clone(memory_format=torch.contiguous_format) for part in states]
+def draw_dropout(decoder, device: torch.device, tokens: int) -> DropoutMask | None:
+    """The mask between layers, and last of the attentional output, ``(L, H * tokens)``; None without dropout."""
+    between, output, size = decoder.rnn.dropout.p, decoder.dropout.p, decoder.hidden_size * tokens
+    if between == output == 0:
+        return None
+    if between == output or decoder.num_layers == 1:
+        return DropoutMask.draw((decoder.num_layers, size), output, device)
+    shares = [between] * (decoder.num_layers - 1) + [output]
+    masks, scales = zip(*(DropoutMask.draw((1, size), p, device) for p in shares))
+    return DropoutMask(torch.cat(masks), [scale for (scale,) in scales])

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from onmt_entmax.engines.decoder import attention_solver
 from onmt_entmax.entmax import entmax
 
 ATTENTION_TYPES = ("dot", "general", "mlp")
@@ -33,7 +34,7 @@ class SourceMask(NamedTuple):
         """Build the mask for sources of lengths ``src_len`` ``(batch,)`` padded to ``max_len``."""
         if src_len is None:
             return cls(None, None)
-        shortest = int(src_len.min()) if src_len.numel() else max_len  # the only host synchronisation
+        shortest = int(src_len.min()) if src_len.numel() else max_len  # the only synchronisation with a device
         if shortest >= max_len:
             return cls(None, None)
         padding = torch.arange(max_len, device=src_len.device) >= src_len.unsqueeze(1)
@@ -42,31 +43,13 @@ class SourceMask(NamedTuple):
         not_empty = (src_len > 0).unsqueeze(1)
         return cls(padding & not_empty, not_empty)
 
-    def first(self, n: int) -> SourceMask:
-        """The mask for the first n sentences."""
-        return SourceMask(*(part if part is None else part[:n] for part in self))
-
-    def lengths(self, batch: int, max_len: int) -> Tensor:
-        """How many positions of each source may be attended to, ``(batch,)``."""
-        lengths = torch.full((batch,), max_len) if self.padding is None else max_len - self.padding.sum(1)
-        return lengths if self.not_empty is None else lengths * self.not_empty.squeeze(1)
-
-    def select(self, sentences: Tensor) -> SourceMask:
-        """The mask for the given sentences ``(n,)``, in that order."""
-        return SourceMask(*(part if part is None else part.index_select(0, sentences) for part in self))
-
     def hide(self, scores: Tensor) -> Tensor:
-        """Set the scores ``(batch, tgt_len, src_len)`` of padding to minus infinity, in place."""
-        return scores if self.padding is None else scores.masked_fill_(self.padding.unsqueeze(1), -float("inf"))
+        """Scores ``(batch, tgt_len, src_len)``, minus infinity at padding."""
+        return scores if self.padding is None else scores.masked_fill(self.padding.unsqueeze(1), -float("inf"))
 
     def clear(self, probs: Tensor) -> Tensor:
         """Zero the attention ``(batch, tgt_len, src_len)`` of sources without tokens."""
         return probs if self.not_empty is None else probs * self.not_empty.unsqueeze(1).to(probs.dtype)
-
-
-def solver_for(scores: Tensor, alpha: float | Tensor) -> str:
-    """How to find the threshold of attention: on a GPU few kernels matter more than few operations."""
-    return "sort" if scores.is_cuda and isinstance(alpha, float) and alpha in (1.5, 2.0) else "auto"
 
 
 class GlobalAttention(nn.Module):
@@ -132,23 +115,20 @@ class GlobalAttention(nn.Module):
             return entmax(scores, self.learned_alpha(), dim=-1)
         if self.alpha == 1.0:
             return torch.softmax(scores, dim=-1)
-        return entmax(scores, self.alpha, dim=-1, solver=solver_for(scores, self.alpha))
+        return entmax(scores, self.alpha, dim=-1, solver=attention_solver(scores, self.alpha))
 
     def keys(self, memory: Tensor) -> Tensor:
-        """Project the memory ``(batch, src_len, dim)`` to what queries are compared with, once for all steps.
-
-        For ``general``, :math:`h^\\top (W q) = (W^\\top h)^\\top q`: projecting the memory spares every step a product.
-        """
-        if self.attn_type == "general":
-            return memory @ self.linear_in.weight
+        """What of the memory ``(batch, src_len, dim)`` queries are compared with, the same for all steps."""
         return self.linear_context(memory) if self.attn_type == "mlp" else memory
 
     def score(self, query: Tensor, keys: Tensor) -> Tensor:
         """Scores ``(batch, tgt_len, src_len)`` of queries ``(batch, tgt_len, dim)`` and the keys of :meth:`keys`."""
-        if self.attn_type != "mlp":
-            return torch.bmm(query, keys.transpose(1, 2))
-        hidden = torch.tanh(self.linear_query(query).unsqueeze(2) + keys.unsqueeze(1))  # (batch, tgt_len, src_len, dim)
-        return self.v(hidden).squeeze(-1)
+        if self.attn_type == "mlp":
+            query = self.linear_query(query).unsqueeze(2)
+            hidden = torch.tanh(query + keys.unsqueeze(1))  # (batch, tgt_len, src_len, dim)
+            return self.v(hidden).squeeze(-1)
+        query = self.linear_in(query) if self.attn_type == "general" else query
+        return torch.bmm(query, keys.transpose(1, 2))
 
     def attend(self, query: Tensor, memory: Tensor, keys: Tensor, mask: SourceMask) -> tuple[Tensor, Tensor]:
         """Like :meth:`forward`, for three-dimensional queries, with keys and mask prepared."""

@@ -1,179 +1,65 @@
-"""OpenNMT-py's recurrent encoder, with LSTM layers on a CPU unrolled in one autograd function per layer.
+"""The recurrent encoder: embeddings, recurrent layers in one or both directions, and a bridge to the decoder.
 
-Parameters and their names are those of OpenNMT-py. PyTorch runs padded batches through small operations, one direction
-after the other and with a graph node for each; here both directions of a layer take each step together, sentences drop
-out of the products when they end, and each weight's gradient is one product over all steps.
+Letters: B sentences, S source positions, E embedding size, H hidden units, L layers, D directions.
 """
 
 from __future__ import annotations
 
-from types import ModuleType
-
-import numpy as np
 import torch
-from onmt.encoders.rnn_encoder import RNNEncoder
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from onmt_entmax.engines.kernels import Dropout, compiled_for, dropout, ours_to_change
-from onmt_entmax.engines.ragged import Ragged
-
-
-class Encoder(RNNEncoder):
-    """OpenNMT-py's ``RNNEncoder``; all but LSTM layers in float32 on a CPU run its code."""
-
-    @classmethod
-    def from_opt(cls, opt, embeddings):
-        """Build the encoder from OpenNMT-py's model options and its source embeddings."""
-        embeddings.dropout = Dropout(embeddings.dropout.p)
-        return super().from_opt(opt, embeddings)
-
-    def forward(self, src: Tensor, src_len: Tensor | None = None):
-        """Encode source tokens ``(batch, src_len, features)`` of lengths ``(batch,)``.
-
-        Returns:
-            Memory ``(batch, longest, hidden)``, zero at padding; last hidden and cell states, each
-            ``(layers * directions, batch, hidden / directions)``; and ``src_len``.
-        """
-        compiled = self._compiled(src, src_len)
-        if compiled is None:
-            return super().forward(src, src_len)
-        lengths = src_len.view(-1)
-        order = None
-        if bool((lengths[1:] > lengths[:-1]).any()):  # the function wants the longest first
-            lengths, order = lengths.sort(descending=True, stable=True)
-            src = src.index_select(0, order)
-        longest = int(lengths[0])
-        ragged = Ragged.from_lengths(lengths, longest)
-        mirrored = ragged.mirrored(lengths)
-        out = ragged.pack(self.embeddings(src)[:, :longest])  # (N, E)
-        hidden, cell = [], []
-        for layer in range(self.rnn.num_layers):
-            if layer > 0 and self.training and self.rnn.dropout > 0:
-                out = dropout(out, self.rnn.dropout)
-            out, last_hidden, last_cell = _Layer.apply(compiled, ragged, mirrored, out, *_weights(self.rnn, layer))
-            hidden.append(last_hidden)
-            cell.append(last_cell)
-        memory, final = ragged.unpack(out), (torch.cat(hidden), torch.cat(cell))
-        if order is not None:
-            back = order.argsort()
-            memory, final = memory.index_select(0, back), tuple(state.index_select(1, back) for state in final)
-        if self.use_bridge:
-            final = self._bridge(final)
-        return memory, final, src_len
-
-    def _compiled(self, src: Tensor, src_len: Tensor | None) -> ModuleType | None:
-        """What computes the steps, if the layers are to be unrolled."""
-        if not torch.is_grad_enabled():  # without a backward pass PyTorch has a fast kernel of its own
-            return None
-        if type(self.rnn) is not nn.LSTM or src.device.type != "cpu" or src_len is None:
-            return None
-        if not self.rnn.bias or self.rnn.proj_size > 0 or src_len.numel() == 0 or int(src_len.min()) == 0:
-            return None
-        try:
-            mixed = torch.is_autocast_enabled("cpu")
-        except TypeError:  # torch 2.2 has one function per device
-            mixed = torch.is_autocast_cpu_enabled()
-        return None if mixed else compiled_for(self.rnn.weight_ih_l0)
+from onmt_entmax import engines
 
 
-def _weights(rnn: nn.LSTM, layer: int) -> list[Tensor]:
-    """Of each direction of the layer: w_ih, w_hh, b_ih, b_hh."""
-    names = ("weight_ih_l", "weight_hh_l", "bias_ih_l", "bias_hh_l")
-    ends = ("", "_reverse") if rnn.bidirectional else ("",)
-    return [getattr(rnn, f"{name}{layer}{end}") for end in ends for name in names]
+class Encoder(nn.Module):
+    """Encodes sentences of different lengths; padding has no influence.
 
-
-class _Layer(torch.autograd.Function):
-    """One LSTM layer of D directions over the tokens of a ragged batch: from ``(N, E)`` to ``(N, D * H)``.
-
-    Also returns the last states, ``(D, B, H)``. Buffers are of each direction ``compiled.Blocks``; the second direction
-    is in reading order, that is each sentence ``mirrored``.
+    Args:
+        embeddings: module from tokens ``(B, S, features)`` to ``(B, S, E)``.
+        rnn: ``nn.LSTM`` or other layers, batch first, H / D units per direction.
+        bridge: also map the last states through a linear layer, from all layers of one direction to as many numbers.
+        packs: whether ``rnn`` takes packed sequences; if not, it reads padding.
     """
 
-    @staticmethod
-    def forward(ctx, compiled, ragged, mirrored, x, *weights):
-        ctx.set_materialize_grads(False)
-        directions = range(len(weights) // 4)
-        w_ih, w_hh, b_ih, b_hh = (weights[k::4] for k in range(4))
-        size, batch, tokens = w_hh[0].size(1), ragged.batch, x.size(0)
-        threads, none = compiled.threads_for(size * batch), compiled.NONE[2]
-        read = [x if d == 0 else x.index_select(0, mirrored) for d in directions]
-        gates, cells, previous = (
-            [compiled.Blocks.empty(features, ragged, x) for _ in directions] for features in (4 * size, size, size)
-        )
-        bias = [(first + second).detach().numpy() for first, second in zip(b_ih, b_hh)]
-        first, state, last_cell = (x.new_zeros(len(directions), size, batch) for _ in range(3))
-        np_first, np_state = first.numpy(), state.numpy()
-        result = x.new_empty(tokens, len(directions) * size)
-        index, np_result, at = _index(mirrored), result.numpy(), 0
-        for t, n in enumerate(ragged.rows):
-            last = t + 1 == ragged.steps
-            for d in directions:
-                gate = gates[d].tensors[t]
-                torch.mm(w_ih[d], read[d][at : at + n].t(), out=gate)
-                if t > 0:  # the first state is zero, and so is its product
-                    gate.addmm_(w_hh[d], previous[d].tensors[t])
-                compiled.cell_forward(
-                    *(threads, bias[d], gates[d].arrays[t], cells[d].arrays[t]),
-                    *(cells[d].arrays[t - 1] if t > 0 else np_first[d], np_state[d]),
-                    *(none if last else previous[d].arrays[t + 1], 0, none, *compiled.NO_MASK),
-                )
-                compiled.to_rows(threads, np_state[d], index[d], at, n, np_result, d * size)
-                ended = 0 if last else ragged.rows[t + 1]
-                if ended < n:
-                    last_cell[d, :, ended:n] = cells[d].tensors[t][:, ended:]
-            at += n
-        ctx.compiled, ctx.ragged = compiled, ragged
-        buffers = (buffer.flat for part in (gates, cells, previous) for buffer in part)
-        ctx.save_for_backward(mirrored, x, *w_ih, *w_hh, *buffers)
-        return result, state.transpose(1, 2), last_cell.transpose(1, 2)
+    def __init__(self, embeddings: nn.Module, rnn: nn.Module, bridge: bool = False, packs: bool = True) -> None:
+        super().__init__()
+        self.embeddings = embeddings
+        self.rnn = rnn
+        self.packs = packs
+        self.bridge = None
+        if bridge:
+            size = rnn.hidden_size * rnn.num_layers
+            states = 2 if isinstance(rnn, nn.LSTM) else 1
+            self.bridge = nn.ModuleList(nn.Linear(size, size) for _ in range(states))
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, d_result, d_last_hidden, d_last_cell):
-        compiled, ragged = ctx.compiled, ctx.ragged
-        mirrored, x, *rest = ctx.saved_tensors
-        directions = range(len(rest) // 5)
-        w_ih, w_hh, gates, *buffers = (rest[k * len(directions) : (k + 1) * len(directions)] for k in range(5))
-        d_gates = [compiled.Blocks.of(flat, ragged) for flat in ours_to_change(gates)]
-        cells, previous = ([compiled.Blocks.of(flat, ragged) for flat in part] for part in buffers)
-        size, batch = w_hh[0].size(1), ragged.batch
-        threads = compiled.threads_for(size * batch)
-        # Gradients of the output, of the state and of the cell; a sentence's wait until its last step.
-        d_out, d_state, d_cell, first = (x.new_zeros(len(directions), size, batch) for _ in range(4))
-        if d_last_hidden is not None:
-            d_state.copy_(d_last_hidden.transpose(1, 2))
-        if d_last_cell is not None:
-            d_cell.copy_(d_last_cell.transpose(1, 2))
-        back = [compiled.transposed(part) for part in w_hh]
-        np_d_result = None if d_result is None else d_result.contiguous().numpy()
-        np_d_out, np_d_state, np_d_cell, np_first = (part.numpy() for part in (d_out, d_state, d_cell, first))
-        index, at = _index(mirrored), x.size(0)
-        for t in range(ragged.steps - 1, -1, -1):
-            n = ragged.rows[t]
-            at -= n
-            for d in directions:
-                if np_d_result is not None:
-                    compiled.to_columns(threads, np_d_result, d * size, index[d], at, n, np_d_out[d], size)
-                compiled.cell_backward(
-                    *(threads, d_gates[d].arrays[t], cells[d].arrays[t]),
-                    *(cells[d].arrays[t - 1] if t > 0 else np_first[d], np_d_out[d], 0, np_d_state[d]),
-                    *(*compiled.NO_MASK, np_d_cell[d]),
-                )
-                if t > 0:
-                    torch.mm(back[d], d_gates[d].tensors[t], out=d_state[d][:, :n])
-        d_x, gradients = None, []
-        for d in directions:
-            d_gate, begun = d_gates[d].columns(threads), previous[d].columns(threads)
-            read, d_bias = x if d == 0 else x.index_select(0, mirrored), d_gate.sum(1)
-            gradients += [d_gate @ read, d_gate[:, batch:] @ begun[:, batch:].t(), d_bias, d_bias]
-            if ctx.needs_input_grad[3]:
-                d_read = d_gate.t() @ w_ih[d]
-                d_x = d_read if d == 0 else d_x.add_(d_read.index_select(0, mirrored))
-        return None, None, None, d_x, *gradients
+    def forward(self, src: Tensor, src_len: Tensor | None = None):
+        """Encode source tokens ``(B, S, features)`` of lengths ``(B,)``.
+
+        Returns:
+            Memory ``(B, longest, H)``, zero at padding; the last states, ``(L * D, B, H / D)``, a tuple for LSTM; and
+            ``src_len``.
+        """
+        emb = self.embeddings(src)  # (B, S, E)
+        engine = engines.choose(emb.device, engines.computing_dtype(emb))
+        found = engine.encode(self.rnn, emb, src_len)
+        if found is not None:
+            memory, final = found
+        elif src_len is None or not self.packs:
+            memory, final = self.rnn(emb)
+        else:
+            packed = pack_padded_sequence(emb, src_len.view(-1).cpu(), batch_first=True, enforce_sorted=False)
+            packed, final = self.rnn(packed)
+            memory, _ = pad_packed_sequence(packed, batch_first=True)
+        if self.bridge is not None:
+            states = final if isinstance(final, tuple) else (final,)
+            states = tuple(_cross(linear, state) for linear, state in zip(self.bridge, states))
+            final = states if isinstance(final, tuple) else states[0]
+        return memory, final, src_len
 
 
-def _index(mirrored: Tensor) -> list[np.ndarray]:
-    """Of each direction's columns their rows in the order of the first."""
-    return [np.arange(mirrored.numel()), mirrored.numpy()]
+def _cross(linear: nn.Linear, state: Tensor) -> Tensor:
+    """A linear layer and a ReLU for a last state ``(L * D, B, H / D)``; same shape."""
+    sentences = state.transpose(0, 1)  # (B, L * D, H / D)
+    crossed = torch.relu(linear(sentences.reshape(-1, linear.in_features)))
+    return crossed.view(sentences.shape).transpose(0, 1).contiguous()

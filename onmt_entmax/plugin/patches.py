@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from onmt_entmax.model.decoder import InputFeedDecoder, StandardDecoder
-from onmt_entmax.model.encoder import Encoder
 from onmt_entmax.plugin import checkpoints, corpora, entry_points, models, options, parsing, standins
 from onmt_entmax.plugin.entry_points import one_line_errors
+from onmt_entmax.plugin.modules import Encoder, InputFeedDecoder, StandardDecoder
 from onmt_entmax.plugin.train import data, losses, main, optimiser, rate, report, saver, trainer
 from onmt_entmax.plugin.train import options as train_options
 from onmt_entmax.plugin.translate import decoding, server

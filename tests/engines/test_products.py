@@ -5,6 +5,7 @@ import torch
 
 from onmt_entmax.engines.cpu import products as module
 from onmt_entmax.engines.cpu.products import Products, choose, largest_error, products
+from onmt_entmax.errors import UserError
 
 
 def setting():
@@ -14,11 +15,11 @@ def setting():
 @pytest.fixture
 def rounds(monkeypatch):
     """A machine on which oneDNN rounds to bfloat16, as processors with AMX do."""
-    module.choose.cache_clear()
+    module._choice.cache_clear()
     monkeypatch.setattr(module, "_processor", lambda: module._Processor("AuthenticAMD", frozenset({"avx512f"})))
     monkeypatch.setattr(module, "largest_error", lambda: 1e-4)
     yield
-    module.choose.cache_clear()
+    module._choice.cache_clear()
 
 
 def test_products_are_as_exact_as_float32_however_they_are_computed():
@@ -65,10 +66,20 @@ def test_restored_after_an_error(rounds):
 
 @pytest.mark.parametrize("vendor, flags", [("GenuineIntel", {"avx512f"}), ("AuthenticAMD", {"avx2"}), ("", set())])
 def test_other_processors_stay_with_pytorch(monkeypatch, vendor, flags):
-    module.choose.cache_clear()
+    module._choice.cache_clear()
     monkeypatch.setattr(module, "_processor", lambda: module._Processor(vendor, frozenset(flags)))
     assert choose("auto").library == "PyTorch"
-    module.choose.cache_clear()
+    module._choice.cache_clear()
+
+
+@pytest.mark.parametrize("wanted", ["auto", "fp32"])
+def test_the_reference_multiplies_as_pytorch_does(rounds, monkeypatch, wanted):
+    monkeypatch.setenv("ONMT_ENTMAX_ENGINE", "reference")
+    assert choose(wanted) == Products("PyTorch", "fp32", "`ONMT_ENTMAX_ENGINE` is reference")
+    with pytest.raises(
+        UserError, match="Invalid setting for `matmul_precision`: bf16.*`ONMT_ENTMAX_ENGINE` is reference"
+    ):
+        choose("bf16")
 
 
 def test_other_words_are_refused():

@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import nn
 
+from onmt_entmax import engines
 from onmt_entmax.engines import unrolled
-from onmt_entmax.engines.kernels import Dropout, Kept
-from onmt_entmax.model import decoder as decoder_module
-from onmt_entmax.model.decoder import InputFeedDecoder
+from onmt_entmax.engines.dropout import Dropout, DropoutMask
+from onmt_entmax.engines.unrolled import Unrolled
+from onmt_entmax.plugin.modules import InputFeedDecoder
 from tests.model.helpers import Inputs, assert_same, build, everything, pair
 
 
@@ -24,9 +25,10 @@ class Replay(nn.Module):
         return x * self.factors.pop(0)
 
 
-def without_unrolling(decoder):
-    decoder._may_unroll_at_once = lambda *args: False
-    return decoder
+def by_steps(decoder, inputs):
+    """What the reference finds."""
+    with engines.using(engines.REFERENCE):
+        return everything(decoder, inputs)
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
@@ -35,18 +37,18 @@ def test_dropout_where_stock_has_it(monkeypatch, layers, between, output):
     stock, ours = pair(dec_layers=layers)
     inputs = Inputs(layers=layers)
     ours.rnn.dropout.p, ours.dropout.p = between, output
-    draw, drawn = ours._draw_dropout, []
+    draw, drawn = unrolled.draw_dropout, []
 
     def record(*args):
         drawn.append(draw(*args))
         return drawn[-1]
 
-    monkeypatch.setattr(ours, "_draw_dropout", record)
+    monkeypatch.setattr(unrolled, "draw_dropout", record)
     found = everything(ours, inputs)
-    (kept,) = drawn
-    factors = kept.factors(torch.float64)
+    (mask,) = drawn
+    factors = mask.factors(torch.float64)
     scales = [1 / (1 - p) for p in [between] * (layers - 1) + [output]]
-    assert kept.scales == pytest.approx(scales, rel=1e-4)  # p is a multiple of 2^-16
+    assert mask.scales == pytest.approx(scales, rel=1e-4)  # p is a multiple of 2^-16
     assert factors.shape == (layers, 6 * 5 * 4)
     if output > 0:
         assert (found["outputs"] == 0).any()
@@ -66,7 +68,7 @@ def test_no_dropout_in_evaluation():
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.5])
 def test_dropout_keeps_the_mean(p):
     torch.manual_seed(3)
-    factors = Kept.draw((100, 999), p).factors(torch.float32)
+    factors = DropoutMask.draw((100, 999), p).factors(torch.float32)
     values = factors.unique()
     assert values.numel() == 2 and values[0] == 0
     torch.testing.assert_close(values[1].item(), 1 / (1 - p), rtol=1e-4, atol=0)  # p is a multiple of 2^-16
@@ -81,7 +83,7 @@ def test_dropout_keeps_the_mean(p):
 
 
 def test_everything_dropped():
-    assert not Kept.draw((3, 5), 1.0).factors(torch.float32).any()
+    assert not DropoutMask.draw((3, 5), 1.0).factors(torch.float32).any()
     assert not Dropout(1.0)(torch.ones(3)).any()
 
 
@@ -90,7 +92,7 @@ def test_dropout_module():
     dropped = dropout(x)
     assert set(dropped.unique().tolist()) == {0.0, 2.0}
     dropped.sum().backward()
-    assert torch.equal(x.grad, dropped)  # of ones, what was kept gets its factor
+    assert torch.equal(x.grad, dropped)  # for ones, the factors
     assert dropout.eval()(x) is x and Dropout(0.0)(x).equal(x)
 
 
@@ -104,19 +106,16 @@ def test_embeddings_keep_their_dropout():
 @pytest.mark.parametrize("attn_type", ["dot", "general"])
 def test_every_mapping_equals_steps(alpha, attn_type):
     changes = {"global_attention": attn_type, "global_attention_alpha": alpha, "coverage_attn": True}
-    at_once, by_steps = build(InputFeedDecoder, **changes), without_unrolling(build(InputFeedDecoder, **changes))
-    inputs = Inputs()
+    decoder, inputs = build(InputFeedDecoder, **changes), Inputs()
     with torch.no_grad():
         inputs.memory *= 2
-    assert_same(everything(at_once, inputs), everything(by_steps, inputs))
+    assert_same(everything(decoder, inputs), by_steps(decoder, inputs))
 
 
 @pytest.mark.parametrize("alpha", [1.0, 1.5])
 def test_source_of_length_zero_equals_steps(alpha):
-    at_once = build(InputFeedDecoder, global_attention_alpha=alpha)
-    by_steps = without_unrolling(build(InputFeedDecoder, global_attention_alpha=alpha))
-    inputs = Inputs(lengths=[0, 3, 7, 0])
-    assert_same(everything(at_once, inputs), everything(by_steps, inputs))
+    decoder, inputs = build(InputFeedDecoder, global_attention_alpha=alpha), Inputs(lengths=[0, 3, 7, 0])
+    assert_same(everything(decoder, inputs), by_steps(decoder, inputs))
 
 
 def test_gradients_by_finite_differences():
@@ -201,7 +200,9 @@ def test_frozen_embeddings_and_frozen_weights():
 )
 def test_falling_back_is_said_once(monkeypatch, changes, reason):
     messages = []
-    monkeypatch.setattr(decoder_module.logger, "info", lambda text, *args: messages.append(text % args))
+    engines.name("cpu", torch.float64)  # says which engine, the first time
+    monkeypatch.setattr(engines.logger, "info", lambda text, *args: messages.append(text % args))
+    engines.say_once.cache_clear()
     decoder = build(InputFeedDecoder, **changes)
     inputs = Inputs(gru="rnn_type" in changes)
     for _ in range(2):
@@ -230,18 +231,18 @@ def test_mixed_precision_is_as_close_as_its_rounding():
             torch.testing.assert_close(found[name].float(), value, rtol=0, atol=0.03, msg=name)
 
 
-def test_gradients_by_few_rows_at_a_time(monkeypatch):
+def test_gradients_by_few_rows_at_a_time():
     decoder, inputs = build(InputFeedDecoder), Inputs()
     expected = everything(decoder, inputs)
-    monkeypatch.setattr(unrolled, "BLOCK_ROWS", 5)  # of 24
-    assert_same(everything(decoder, inputs), expected)
+    with engines.using(Unrolled(block_rows=5)):  # of 24
+        assert_same(everything(decoder, inputs), expected)
 
 
 def test_the_default_is_unrolled(monkeypatch):
     def refuse(*args):
         raise AssertionError("ran step by step")
 
-    monkeypatch.setattr(InputFeedDecoder, "_unroll_by_steps", refuse)
+    monkeypatch.setattr(InputFeedDecoder, "step", refuse)
     for changes in ({}, {"copy_attn": True}, {"coverage_attn": True}, {"dec_layers": 1}, {"global_attention": "dot"}):
         everything(build(InputFeedDecoder, **changes), Inputs(layers=changes.get("dec_layers", 2)))
 

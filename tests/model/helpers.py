@@ -8,7 +8,7 @@ import torch
 from onmt.decoders.decoder import InputFeedRNNDecoder, StdRNNDecoder
 from onmt.modules import Embeddings
 
-from onmt_entmax.model.decoder import InputFeedDecoder, StandardDecoder
+from onmt_entmax.plugin.modules import InputFeedDecoder, StandardDecoder
 
 HIDDEN, EMBEDDING, VOCAB = 6, 5, 11
 
@@ -31,6 +31,8 @@ def options(**changes) -> Namespace:
         "copy_attn_type": "general",
     }
     values.update(changes)
+    if values["global_attention_alpha"] is not None and "global_attention_function" not in changes:
+        values["global_attention_function"] = "entmax"
     return Namespace(**values)
 
 

@@ -7,8 +7,10 @@ import torch
 from onmt.decoders.decoder import InputFeedRNNDecoder
 
 from onmt_entmax.errors import UserError
-from onmt_entmax.model.decoder import InputFeedDecoder, StandardDecoder
+from onmt_entmax.plugin.modules import InputFeedDecoder, StandardDecoder
 from tests.model.helpers import Inputs, assert_same, build, everything, pair
+
+pytestmark = pytest.mark.usefixtures("each_engine")
 
 CONFIGURATIONS = [
     {},

@@ -8,11 +8,13 @@ import pytest
 import torch
 from onmt.encoders.rnn_encoder import RNNEncoder
 
-from onmt_entmax.engines.kernels import dropout
+from onmt_entmax import engines
+from onmt_entmax.engines.cpu import Cpu
 from onmt_entmax.engines.ragged import Ragged
-from onmt_entmax.model import encoder as encoder_module
-from onmt_entmax.model.encoder import Encoder
+from onmt_entmax.plugin.modules import Encoder
 from tests.model.helpers import VOCAB, embeddings
+
+pytestmark = pytest.mark.usefixtures("each_engine")
 
 
 def build(cls, **changes):
@@ -54,24 +56,22 @@ def tokens(lengths, width=None):
     return src.masked_fill(beyond.unsqueeze(-1), 1), torch.tensor(lengths)
 
 
-def without_stock(monkeypatch):
-    def refuse(*args):
-        raise AssertionError("ran OpenNMT-py's code")
-
-    monkeypatch.setattr(RNNEncoder, "forward", refuse)
-
-
 CONFIGURATIONS = [{}, {"brnn": False}, {"enc_layers": 1}, {"enc_layers": 3}, {"bridge": True}]
 
 
 @pytest.mark.parametrize("changes", CONFIGURATIONS, ids=str)
 @pytest.mark.parametrize("lengths", [[5, 5, 5], [7, 4, 4, 1], [2, 6, 1, 6, 3], [1], [1, 1]], ids=str)
-def test_equals_stock(monkeypatch, changes, lengths):
+def test_equals_stock(monkeypatch, each_engine, changes, lengths):
     stock, ours = build(RNNEncoder, **changes), build(Encoder, **changes)
     assert list(ours.state_dict()) == list(stock.state_dict())
     src, src_len = tokens(lengths)
     expected = run(stock, src, src_len)
-    without_stock(monkeypatch)
+
+    def refuse(*args):
+        raise AssertionError("ran PyTorch's layers")
+
+    if each_engine == "auto":
+        monkeypatch.setattr(torch.nn.LSTM, "forward", refuse)
     assert_same(run(ours, src, src_len), expected)
 
 
@@ -98,18 +98,19 @@ def test_padding_has_no_influence():
     assert not found["memory"][1, 2:].any()
 
 
-def test_dropout_between_layers_only(monkeypatch):
+def test_dropout_between_layers_only():
     encoder = build(Encoder, dropout=[0.5])
     src, src_len = tokens([4, 3])
     drawn = []
 
-    def record(x, p):
-        assert p == 0.5
-        drawn.append(dropout(torch.ones_like(x), p))
-        return x * drawn[-1]
+    class Recording(Cpu):
+        def dropout(self, x, p):
+            assert p == 0.5
+            drawn.append(super().dropout(torch.ones_like(x), p))
+            return x * drawn[-1]
 
-    monkeypatch.setattr(encoder_module, "dropout", record)
-    found = run(encoder, src, src_len)
+    with engines.using(Recording()):
+        found = run(encoder, src, src_len)
     (factors,) = drawn
     assert factors.shape == (7, 6)  # of the tokens alone
     factors = Ragged.from_lengths(src_len, 4).unpack(factors)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from onmt_entmax.model import stepping
-from onmt_entmax.model.decoder import InputFeedDecoder
+from onmt_entmax import engines
+from onmt_entmax.engines.unrolled import Unrolled
+from onmt_entmax.plugin.modules import InputFeedDecoder
 from tests.model.helpers import VOCAB, Inputs, build
+
+pytestmark = pytest.mark.usefixtures("each_engine")
 
 CONFIGURATIONS = [
     {},
@@ -49,16 +52,16 @@ def teacher_forced(decoder, inputs, tokens, sentences):
 )
 def test_steps_equal_forward(changes, rows):
     decoder, inputs = decoder_and_inputs(changes)
-    assert decoder.supports_step
+    assert decoder.supports_search
     sentences = torch.tensor(rows)
     tokens = torch.randint(2, VOCAB, (len(rows), 4), generator=torch.Generator().manual_seed(5))
     expected, expected_attention = teacher_forced(decoder, inputs, tokens, sentences)
-    view = decoder.prepare_memory(inputs.memory, inputs.src_len)
+    view = decoder.search(inputs.memory, inputs.src_len)
     states = tuple(state[sentences] for state in decoder.start_states(final(inputs)))
     decoder.state = None  # steps must not need it
     for t in range(4):
         before = [state.clone() for state in states]
-        outputs, new_states, attention = decoder.step(tokens[:, t], states, view, sentences)
+        outputs, new_states, attention = view.step(tokens[:, t], states, sentences)
         assert all(torch.equal(old, state) for old, state in zip(before, states))  # a branch may go on from them
         states = new_states
         torch.testing.assert_close(outputs, expected[:, t])
@@ -70,23 +73,22 @@ def test_steps_equal_forward(changes, rows):
 def test_rows_come_and_go():
     """Rows branch, are reordered and dropped between steps; each must remember its own prefix."""
     decoder, inputs = decoder_and_inputs({"global_attention_alpha": 1.5})
-    view = decoder.prepare_memory(inputs.memory, inputs.src_len)
+    view = decoder.search(inputs.memory, inputs.src_len)
     prefixes = torch.tensor([[2], [3], [4], [5]])
     sentences = torch.arange(4)
     states = decoder.start_states(final(inputs))
-    _, states, _ = decoder.step(prefixes[:, -1], states, view, sentences)
+    _, states, _ = view.step(prefixes[:, -1], states, sentences)
     # sentence 0 goes on three ways, 1 ends, 2 goes on twice, 3 once
     parents = torch.tensor([0, 0, 0, 2, 2, 3])
     new = torch.tensor([6, 7, 8, 9, 10, 6])
     prefixes, sentences = torch.cat([prefixes[parents], new[:, None]], 1), sentences[parents]
-    outputs, states, _ = decoder.step(new, tuple(s[parents] for s in states), view, sentences)
+    outputs, states, _ = view.step(new, tuple(s[parents] for s in states), sentences)
     # then 0 keeps two (in another order), 2 ends, 3 branches; the memory of the ended sentences is let go
     parents = torch.tensor([2, 0, 5, 5])
     new = torch.tensor([3, 4, 5, 6])
     prefixes, sentences = torch.cat([prefixes[parents], new[:, None]], 1), sentences[parents]
-    outputs, _, _ = decoder.step(
-        new, tuple(s[parents] for s in states), view.select(torch.tensor([0, 3])), torch.tensor([0, 0, 1, 1])
-    )
+    fewer = view.select(torch.tensor([0, 3]))
+    outputs, _, _ = fewer.step(new, tuple(s[parents] for s in states), torch.tensor([0, 0, 1, 1]))
     expected, _ = teacher_forced(decoder, inputs, prefixes, sentences)
     torch.testing.assert_close(outputs, expected[:, -1])
 
@@ -94,24 +96,25 @@ def test_rows_come_and_go():
 @pytest.mark.parametrize("changes", CONFIGURATIONS, ids=ident)
 @pytest.mark.parametrize("rows", [5, 48])
 @pytest.mark.parametrize("types_per_sentence", [0, 100])
-def test_rows_that_share_states_and_tokens(changes, rows, types_per_sentence, monkeypatch):
+def test_rows_that_share_states_and_tokens(each_engine, changes, rows, types_per_sentence):
     """Siblings with one state equal rows with a copy each; 48 rows have each of the few tokens several times.
 
     With 100 types per sentence the embeddings' part is computed for all types in advance, with 0 in each step.
     """
-    monkeypatch.setattr(stepping, "TYPES_PER_SENTENCE", types_per_sentence)
     decoder, inputs = decoder_and_inputs(changes)
     generator = torch.Generator().manual_seed(rows)
-    view = decoder.prepare_memory(inputs.memory, inputs.src_len)
-    _, states, _ = decoder.step(torch.tensor([2, 3, 4, 5]), decoder.start_states(final(inputs)), view, torch.arange(4))
+    engine = engines.REFERENCE if each_engine == "reference" else Unrolled(types_per_sentence=types_per_sentence)
+    with engines.using(engine):
+        view = decoder.search(inputs.memory, inputs.src_len)
+    _, states, _ = view.step(torch.tensor([2, 3, 4, 5]), decoder.start_states(final(inputs)), torch.arange(4))
     parents = torch.randint(4, (rows,), generator=generator).sort()[0]
     tokens = torch.randint(2, VOCAB, (rows,), generator=generator)
-    shared = decoder.step(tokens, states, view, parents, parents)
+    shared = view.step(tokens, states, parents, parents)
     prefixes = torch.stack([torch.tensor([2, 3, 4, 5])[parents], tokens], 1)
     expected, expected_attention = teacher_forced(decoder, inputs, prefixes, parents)
     torch.testing.assert_close(shared[0], expected[:, 1])
     torch.testing.assert_close(shared[2], expected_attention[:, 1])
-    copied = decoder.step(tokens, tuple(state[parents] for state in states), view, parents)
+    copied = view.step(tokens, tuple(state[parents] for state in states), parents)
     for one, other in zip(shared[1], copied[1]):
         torch.testing.assert_close(one, other)
 
@@ -120,9 +123,9 @@ def test_rows_that_share_states_and_tokens(changes, rows, types_per_sentence, mo
 def test_source_of_length_zero(alpha):
     decoder, inputs = decoder_and_inputs({"global_attention_alpha": alpha}, lengths=[7, 0, 2, 5])
     sentences = torch.tensor([0, 1, 1, 3])
-    view = decoder.prepare_memory(inputs.memory, inputs.src_len)
+    view = decoder.search(inputs.memory, inputs.src_len)
     states = tuple(state[sentences] for state in decoder.start_states(final(inputs)))
-    outputs, _, attention = decoder.step(torch.tensor([2, 3, 4, 5]), states, view, sentences)
+    outputs, _, attention = view.step(torch.tensor([2, 3, 4, 5]), states, sentences)
     assert torch.isfinite(outputs).all()
     assert not attention[1:3].any()
     torch.testing.assert_close(attention[[0, 3]].sum(1), torch.ones(2, dtype=torch.float64))
@@ -136,10 +139,10 @@ def test_one_direction_only():
     tokens = torch.tensor([[2], [3], [4], [5]])
     expected, _ = teacher_forced(decoder, inputs, tokens, sentences)
     states = decoder.start_states(inputs.final)
-    outputs, _, _ = decoder.step(tokens[:, 0], states, decoder.prepare_memory(inputs.memory, inputs.src_len), sentences)
+    outputs, _, _ = decoder.search(inputs.memory, inputs.src_len).step(tokens[:, 0], states, sentences)
     torch.testing.assert_close(outputs, expected[:, 0])
 
 
 @pytest.mark.parametrize("changes", [{"copy_attn": True}, {"global_attention": "none"}], ids=ident)
 def test_what_steps_do_not_know(changes):
-    assert not build(InputFeedDecoder, **changes).supports_step
+    assert not build(InputFeedDecoder, **changes).supports_search

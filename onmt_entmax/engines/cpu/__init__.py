@@ -1,1 +1,37 @@
-"""Faster computation in float32 on a CPU."""
+"""The engine for float32 on a CPU: matrix products by PyTorch, what lies between them compiled by numba.
+
+On a step's few thousand numbers PyTorch's operations spend most of their time in being called; a compiled loop passes
+over memory once where they take a dozen passes. ``decoder`` and ``encoder`` hold the autograd functions, ``cells`` and
+``attention`` the loops, ``blocks`` where numbers lie, ``threads`` how loops share PyTorch's threads; ``products`` is
+about who multiplies matrices.
+
+Letters: B sentences, S source positions, T target steps, N tokens of a ragged batch, n sentences in a step, H hidden
+units, L layers, D directions, E embedding size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onmt_entmax.engines.unrolled import Unrolled
+
+
+@dataclass(frozen=True)
+class Cpu(Unrolled):
+    """See this module, and :class:`~onmt_entmax.engines.unrolled.Unrolled`."""
+
+    name = "cpu"
+
+    def function(self, alpha: float):
+        """The compiled function, which knows alpha up to 2."""
+        if alpha > 2:
+            return super().function(alpha)
+        from onmt_entmax.engines.cpu.decoder import UnrollCompiled  # compiles: at the first need
+
+        return UnrollCompiled
+
+    def encode(self, rnn, emb, src_len):
+        """LSTM layers, where there will be a backward pass: without one PyTorch has a fast kernel of its own."""
+        from onmt_entmax.engines.cpu.encoder import encode
+
+        return encode(self, rnn, emb, src_len)

@@ -17,6 +17,9 @@ from typing import NamedTuple
 
 import torch
 
+from onmt_entmax import engines
+from onmt_entmax.errors import choices, invalid_setting
+
 CHOICES = ("auto", "fp32", "bf16")  # of the option `matmul_precision`
 # Largest error of a product, as a share of the product of absolute values: float32 has some 5e-7, bfloat16 1e-4.
 TOLERANCE = 2.0**-18
@@ -54,7 +57,7 @@ def products(wanted: str = "auto") -> Iterator[Products]:
         What is in use.
 
     Raises:
-        ValueError: another word.
+        UserError: another word, or ``bf16`` where ``ONMT_ENTMAX_ENGINE`` is ``reference``.
     """
     with _lock:
         found = _users[-1][0] if _users and wanted == "auto" else choose(wanted)
@@ -77,15 +80,21 @@ _lock = threading.Lock()
 _users: list[tuple[Products, str]] = []  # those that are not done yet, and what was set when each began
 
 
-@functools.cache
 def choose(wanted: str) -> Products:
-    """What :func:`products` uses; the same for the whole life of a process.
+    """What :func:`products` uses; raises as it does."""
+    return _choice(wanted, engines.setting())
 
-    Raises:
-        ValueError: another word than those of :data:`CHOICES`.
-    """
+
+@functools.cache
+def _choice(wanted: str, engine: str) -> Products:
     if wanted not in CHOICES:
-        raise ValueError(f"Invalid setting for `matmul_precision`: {wanted}. Valid choices: {', '.join(CHOICES)}.")
+        raise invalid_setting("matmul_precision", wanted, choices(CHOICES))
+    if engine == "reference":
+        if wanted == "bf16":
+            raise invalid_setting(
+                "matmul_precision", wanted, f"`{engines.VARIABLE}` is reference, which multiplies as PyTorch does."
+            )
+        return Products("PyTorch", "fp32", f"`{engines.VARIABLE}` is reference")
     if wanted == "fp32":
         return Products("PyTorch", "fp32", "`matmul_precision` is fp32")
     if not torch.backends.mkldnn.is_available():

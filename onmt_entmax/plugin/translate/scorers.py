@@ -78,7 +78,7 @@ class RecurrentScorer(ModelScorer):
 
     def start(self) -> States:
         """See :class:`~onmt_entmax.search.scorer.Scorer`."""
-        self.view = self.decoder.prepare_memory(self.memory, self.src_len)
+        self.view = self.decoder.search(self.memory, self.src_len)
         self.places: Optional[Tensor] = None  # of the sentences in the view, once finished ones are dropped
         return self.decoder.start_states(self.final_states)
 
@@ -95,7 +95,7 @@ class RecurrentScorer(ModelScorer):
         """See :meth:`ModelScorer.advance`."""
         if self.places is not None:
             sentences = self.places[sentences]
-        return self.decoder.step(tokens, states, self.view, sentences, parents)
+        return self.view.step(tokens, states, sentences, parents)
 
 
 class GenericScorer(ModelScorer):
@@ -222,7 +222,7 @@ class EnsembleScorer:
 
 def supports_step(model) -> bool:
     """Whether the model has our input-feeding decoder, in a form that :class:`RecurrentScorer` can step."""
-    return getattr(model.decoder, "supports_step", False)
+    return getattr(model.decoder, "supports_search", False)
 
 
 def build_scorer(

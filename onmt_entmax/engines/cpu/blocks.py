@@ -10,8 +10,7 @@ import torch
 from numba import types
 from torch import Tensor
 
-from onmt_entmax.engines.cpu.compiled.arithmetic import INDEX, INT, ONE_D, TWO_D, bounds
-from onmt_entmax.engines.cpu.compiled.threads import Shared, jit, this_thread
+from onmt_entmax.engines.cpu.loops import INDEX, INT, ONE_D, TWO_D, Shared, bounds, jit, this_thread
 from onmt_entmax.engines.ragged import Ragged
 
 
@@ -46,8 +45,8 @@ class Blocks(NamedTuple):
         return found
 
 
-def room(features: int, batch: int, like: Tensor) -> Callable[[int], tuple[Tensor, np.ndarray]]:
-    """Gives ``(features, n)`` numbers in one piece, always the same."""
+def scratch(features: int, batch: int, like: Tensor) -> Callable[[int], tuple[Tensor, np.ndarray]]:
+    """A scratch buffer: gives its first ``(features, n)`` numbers for n up to ``batch``, in one piece."""
     flat = like.new_empty(features * batch)
 
     def first(n: int) -> tuple[Tensor, np.ndarray]:
@@ -58,7 +57,7 @@ def room(features: int, batch: int, like: Tensor) -> Callable[[int], tuple[Tenso
 
 
 def transposed(*matrices: Tensor) -> Tensor:
-    """A contiguous copy of the matrices, side by side, transposed."""
+    """A contiguous transpose of the matrices, side by side; always a copy."""
     return torch.cat([matrix.detach().t() for matrix in matrices])
 
 

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import logging
-import sys
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onmt_entmax.engines import kernels
-from onmt_entmax.engines.cpu import compiled
-from onmt_entmax.engines.cpu import decoder as unrolled_cpu
-from onmt_entmax.engines.cpu.compiled import attention, threads
+from onmt_entmax import engines
+from onmt_entmax.engines.cpu import Cpu, attention, blocks, loops
+from onmt_entmax.engines.cpu.cells import cell_forward
 from onmt_entmax.engines.cpu.decoder import UnrollCompiled
+from onmt_entmax.engines.decoder import Plan, UnrollOperations
+from onmt_entmax.engines.dropout import DropoutMask
 from onmt_entmax.engines.ragged import Ragged
-from onmt_entmax.engines.unrolled import Plan, _Unroll, unroll
 from onmt_entmax.entmax import entmax
-from onmt_entmax.model.attention import SourceMask
-from onmt_entmax.model.encoder import Encoder
+from onmt_entmax.plugin.modules import Encoder
 from tests.model.helpers import embeddings, options
 
 ALPHAS = [1.0, 1.1, 1.33, 1.5, 1.75, 2.0]
-NONE = compiled.NONE[2]
-needs_threads = pytest.mark.skipif(not threads._found(), reason="PyTorch's OpenMP library was not found")
+NONE = loops.NONE[2]
+needs_threads = pytest.mark.skipif(not loops._found(), reason="PyTorch's OpenMP library was not found")
 several = pytest.param(2, marks=needs_threads)
 
 
@@ -39,7 +35,7 @@ def gates_of(*values):
     n = gates.shape[1]
     cells, out = (np.empty((1, n), np.float32) for _ in range(2))
     before, read, shift = np.zeros((1, n), np.float32), np.empty((1, n), np.float32), np.zeros(4, np.float32)
-    compiled.cell_forward(1, shift, gates, cells, before, out, read, 0, NONE, *compiled.NO_MASK)
+    cell_forward(1, shift, gates, cells, before, out, read, 0, NONE, *loops.NO_MASK)
     assert np.array_equal(read, out, equal_nan=True)
     return gates, cells, out
 
@@ -93,26 +89,26 @@ def test_mapping_of_hard_rows(alpha):
 
 def test_transposed():
     matrix, other = normal(37, 50), normal(37, 4, seed=1)
-    assert torch.equal(compiled.transposed(matrix), matrix.t())
-    assert torch.equal(compiled.transposed(matrix[:, 9:]), matrix[:, 9:].t())
-    assert torch.equal(compiled.transposed(matrix.t()[:, 2:]), matrix[2:])  # not contiguous
-    assert torch.equal(compiled.transposed(matrix[:, 9:], other), torch.cat([matrix[:, 9:], other], 1).t())
+    assert torch.equal(blocks.transposed(matrix), matrix.t())
+    assert torch.equal(blocks.transposed(matrix[:, 9:]), matrix[:, 9:].t())
+    assert torch.equal(blocks.transposed(matrix.t()[:, 2:]), matrix[2:])  # not contiguous
+    assert torch.equal(blocks.transposed(matrix[:, 9:], other), torch.cat([matrix[:, 9:], other], 1).t())
     for parts in ([matrix], [matrix.t()], [matrix[:, 9:], other], [matrix.t()[:, :4].t(), other[:4].t()]):
-        assert compiled.transposed(*parts).is_contiguous()
+        assert blocks.transposed(*parts).is_contiguous()
 
 
 @pytest.mark.parametrize("count", [1, several])
 def test_columns_of_blocks(count):
     ragged = Ragged.from_lengths(torch.tensor([4, 4, 2, 1]), 4)  # steps of 4, 3, 2 and 2 sentences
-    blocks = compiled.Blocks.of(torch.arange(7 * 11, dtype=torch.float32), ragged)
-    expected = torch.cat(blocks.tensors, 1)
+    buffer = blocks.Blocks.of(torch.arange(7 * 11, dtype=torch.float32), ragged)
+    expected = torch.cat(buffer.tensors, 1)
     assert expected.shape == (7, 11)
-    assert torch.equal(blocks.columns(count), expected)
-    assert torch.equal(blocks.columns(count, 2, 5), expected[2:5])
+    assert torch.equal(buffer.columns(count), expected)
+    assert torch.equal(buffer.columns(count, 2, 5), expected[2:5])
 
 
 class Case:
-    """Random arguments of ``unroll``; sources and targets of many lengths, with a source that has no tokens."""
+    """Random arguments of the unrolled functions: many lengths of sources and targets, with a source without tokens."""
 
     def __init__(
         self, alpha=1.5, layers=2, ragged=True, dropout=True, batch=19, steps=6, width=7, size=21, masked=True
@@ -122,8 +118,8 @@ class Case:
         self.ragged = Ragged.from_lengths(lengths, steps) if ragged else Ragged.full(batch, steps)
         src_len = torch.arange(batch) % (width + 1) if masked else None
         draws = torch.rand(layers, size * sum(self.ragged.rows), generator=torch.Generator().manual_seed(9))
-        kept = kernels.Kept(draws > 0.3, [1 / 0.7, 1.25, 1.5][:layers]) if dropout else None
-        self.plan = Plan(alpha, SourceMask.from_lengths(src_len, width), self.ragged, kept)
+        mask = DropoutMask(draws > 0.3, [1 / 0.7, 1.25, 1.5][:layers]) if dropout else None
+        self.plan = Plan(alpha, src_len, self.ragged, mask)
         shapes = [(batch, steps, 11), (batch, width, size), (batch, width, size), (size, size)]
         shapes += [(batch, size), (layers, batch, size), (layers, batch, size)]
         for layer in range(layers):
@@ -151,7 +147,7 @@ def assert_equal(found, expected):
 @pytest.mark.parametrize("layers", [1, 2, 3])
 def test_unrolled_equals_operations(alpha, layers):
     case = Case(alpha, layers)
-    assert_equal(case.run(UnrollCompiled.apply, torch.float32), case.run(_Unroll.apply, torch.float64))
+    assert_equal(case.run(UnrollCompiled.apply, torch.float32), case.run(UnrollOperations.apply, torch.float64))
 
 
 @pytest.mark.parametrize(
@@ -159,56 +155,58 @@ def test_unrolled_equals_operations(alpha, layers):
 )
 def test_unrolled_without_one_thing(changes):
     case = Case(**changes)
-    assert_equal(case.run(UnrollCompiled.apply, torch.float32), case.run(_Unroll.apply, torch.float64))
+    assert_equal(case.run(UnrollCompiled.apply, torch.float32), case.run(UnrollOperations.apply, torch.float64))
 
 
 @needs_threads
 @pytest.mark.parametrize("count", [2, 3, 40])
-def test_threads_compute_what_one_does(monkeypatch, count):
+def test_threads_compute_what_one_does(count):
     """Bit for bit, since no sum is split; also with more threads than units and sentences."""
-    expected = Case().run(UnrollCompiled.apply, torch.float32)
-    monkeypatch.setattr(compiled, "threads_for", lambda numbers: count)
-    assert all(torch.equal(a, b) for a, b in zip(Case().run(UnrollCompiled.apply, torch.float32), expected))
+    case = Case()
+    expected = case.run(UnrollCompiled.apply, torch.float32)
+    case.plan = case.plan._replace(threads=count)
+    assert all(torch.equal(a, b) for a, b in zip(case.run(UnrollCompiled.apply, torch.float32), expected))
 
 
-def test_gradients_by_few_rows_at_a_time(monkeypatch):
-    expected = Case().run(UnrollCompiled.apply, torch.float32)
-    monkeypatch.setattr(unrolled_cpu, "BLOCK_ROWS", 5)
-    for found, value in zip(Case().run(UnrollCompiled.apply, torch.float32), expected):
+def test_gradients_by_few_rows_at_a_time():
+    case = Case()
+    expected = case.run(UnrollCompiled.apply, torch.float32)
+    case.plan = case.plan._replace(block_rows=5)
+    for found, value in zip(case.run(UnrollCompiled.apply, torch.float32), expected):
         torch.testing.assert_close(found, value, rtol=1e-5, atol=1e-5)
 
 
 def test_only_large_steps_are_shared(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
-    found = [compiled.threads_for(int(count * threads.GRAIN)) for count in (0.5, 1, 2, 3.5, 4, 100)]
-    assert found == ([1, 1, 2, 3, 4, 4] if threads._found() else [1] * 6)
+    found = [loops.threads_for(int(count * loops.GRAIN)) for count in (0.5, 1, 2, 3.5, 4, 100)]
+    assert found == ([1, 1, 2, 3, 4, 4] if loops._found() else [1] * 6)
 
 
 def test_without_the_library_one_thread_does_everything(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
-    monkeypatch.setattr(threads, "_ENTRY_POINTS", ("no_such_function",))
-    threads._found.cache_clear()
+    monkeypatch.setattr(loops, "_ENTRY_POINTS", ("no_such_function",))
+    loops._found.cache_clear()
     try:
-        assert compiled.threads_for(10**6) == 1
+        assert loops.threads_for(10**6) == 1
     finally:
-        threads._found.cache_clear()
+        loops._found.cache_clear()
 
 
 @needs_threads
 def test_arrays_of_another_layout_are_refused():
     """A task reads its arguments from memory; one of another type would be read wrongly."""
     flat, rows, columns = np.zeros(8, np.float32), np.array([2, 2]), np.zeros((2, 4), np.float32)
-    compiled.join(2, flat, rows, 2, 0, columns)
+    blocks.join(2, flat, rows, 2, 0, columns)
     for wrong in (np.zeros((4, 2), np.float32).T, columns.astype(np.float64), np.zeros(8, np.float32)):
         with pytest.raises(TypeError):
-            compiled.join(2, flat, rows, 2, 0, wrong)
+            blocks.join(2, flat, rows, 2, 0, wrong)
 
 
 @pytest.mark.parametrize("losses", [[0], [1], [2], [3]])
 def test_gradient_of_each_result_alone(losses):
     case = Case()
     ours = case.run(UnrollCompiled.apply, torch.float32, losses)
-    assert_equal(ours, case.run(_Unroll.apply, torch.float64, losses))
+    assert_equal(ours, case.run(UnrollOperations.apply, torch.float64, losses))
 
 
 def test_backward_twice_is_the_same():
@@ -238,53 +236,21 @@ def test_nan_reaches_every_result_behind_it():
     assert outputs[0, 2:].isnan().all() and probs[0, 2:].isnan().all()
 
 
-def test_who_gets_the_compiled_steps(monkeypatch):
-    taken = []
-    monkeypatch.setattr(UnrollCompiled, "apply", lambda *_: taken.append(True))
-    monkeypatch.setattr(_Unroll, "apply", lambda *_: taken.append(False))
-    for alpha, dtype in ((1.5, torch.float32), (1.5, torch.float64), (1.5, torch.bfloat16), (2.5, torch.float32)):
-        case = Case(alpha)
-        plan, emb, keys, values, w_query, *state = (
-            a.to(dtype) if isinstance(a, torch.Tensor) else a for a in (case.plan, *case.arguments[:7])
-        )
-        unroll(plan, emb, keys, values, w_query, tuple(state), [])
-    assert taken == [True, False, False, False]
-
-
 @pytest.mark.parametrize("brnn", [True, False])
 @pytest.mark.parametrize("lengths", [[7, 7, 5, 3, 1], [3, 7, 1, 5, 7], [4, 4, 4, 4, 4]])
 @pytest.mark.parametrize("count", [1, several])
-def test_encoder_equals_operations(monkeypatch, brnn, lengths, count):
-    monkeypatch.setattr(compiled, "threads_for", lambda numbers: count)
+def test_encoder_equals_operations(brnn, lengths, count):
     results = []
-    for dtype in (torch.float32, torch.float64):
+    for dtype, engine in ((torch.float32, Cpu(threads=count)), (torch.float64, engines.REFERENCE)):
         torch.manual_seed(0)
         opt = options(brnn=brnn, enc_layers=2, enc_hid_size=34, bridge=False)
         encoder = Encoder.from_opt(opt, embeddings()).to(dtype)
         src = torch.randint(2, 11, (5, max(lengths), 1), generator=torch.Generator().manual_seed(1))
-        memory, (hidden, cell), _ = encoder(src, torch.tensor(lengths))
+        with engines.using(engine):
+            memory, (hidden, cell), _ = encoder(src, torch.tensor(lengths))
         loss = sum(
             (part * normal(*part.shape, seed=k).to(dtype)).sum() for k, part in enumerate((memory, hidden, cell))
         )
         loss.backward()
         results.append([memory, hidden, cell, *(parameter.grad for parameter in encoder.parameters())])
     assert_equal(*results)
-
-
-def test_without_numba_everything_works_and_the_log_says_so(monkeypatch, caplog):
-    case = Case()
-    expected = case.run(_Unroll.apply, torch.float64)
-    monkeypatch.setitem(sys.modules, "onmt_entmax.engines.cpu.compiled", None)
-    monkeypatch.delattr("onmt_entmax.engines.cpu.compiled")
-    kernels._compiled.cache_clear()
-    try:
-        with caplog.at_level(logging.INFO):
-            found = case.run(
-                lambda plan, *a: unroll(plan, *a[:4], a[4:7], [a[k : k + 4] for k in (7, 11)]), torch.float32
-            )
-    finally:
-        kernels._compiled.cache_clear()
-    assert_equal(found, expected)
-    assert [record.message for record in caplog.records if "numba" in record.message] == [
-        "numba is not installed, so that training on a CPU takes longer: pip install numba"
-    ]

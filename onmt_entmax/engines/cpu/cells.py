@@ -5,12 +5,24 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
-from onmt_entmax.engines.cpu.compiled.arithmetic import FLOAT, INT, MASK, ONE, ONE_D, TWO_D, bounds, sigmoid, tanh
-from onmt_entmax.engines.cpu.compiled.threads import Shared, jit, this_thread
+from onmt_entmax.engines.cpu.loops import (
+    FLOAT,
+    INT,
+    MASK,
+    ONE,
+    ONE_D,
+    TWO_D,
+    Shared,
+    bounds,
+    jit,
+    sigmoid,
+    tanh,
+    this_thread,
+)
 
 
 @jit
-def _cell_forward(share, shares, bias, gates, cells, before, state, read, row, above, kept, scale):
+def _cell_forward(share, shares, bias, gates, cells, before, state, read, row, above, mask, scale):
     """One LSTM step.
 
     Args:
@@ -23,38 +35,39 @@ def _cell_forward(share, shares, bias, gates, cells, before, state, read, row, a
         read, row: what the layer reads in the next step, whose rows from ``row`` receive the output of the sentences
             that go on; ``(0, 0)``: there is no next step, or it reads the output elsewhere.
         above: what the layer above reads in this step; its first H rows receive the output. ``(0, 0)``: none.
-        kept, scale: of the dropout in between, ``(H, n)``, 1 for what is multiplied with the scale, else 0. ``(0, 0)``:
-            no dropout.
+        mask, scale: the dropout mask in between, ``(H, n)``, 1 for what is multiplied with the scale, else 0.
+            ``(0, 0)``: no dropout.
     """
     size, n = cells.shape
     factor = np.float32(scale)
     first, stop = bounds(size, share, shares)
     for r in range(first, stop):
-        i, f, g, o = gates[r], gates[size + r], gates[2 * size + r], gates[3 * size + r]
+        input, forget = gates[r], gates[size + r]
+        candidate, output = gates[2 * size + r], gates[3 * size + r]
         for j in range(n):
-            i[j] = sigmoid(i[j] + bias[r])
+            input[j] = sigmoid(input[j] + bias[r])
         for j in range(n):
-            f[j] = sigmoid(f[j] + bias[size + r])
+            forget[j] = sigmoid(forget[j] + bias[size + r])
         for j in range(n):
-            g[j] = tanh(g[j] + bias[2 * size + r])
+            candidate[j] = tanh(candidate[j] + bias[2 * size + r])
         for j in range(n):
-            o[j] = sigmoid(o[j] + bias[3 * size + r])
-        old, new, output = before[r, :n], cells[r], state[r, :n]
+            output[j] = sigmoid(output[j] + bias[3 * size + r])
+        old, new, hidden = before[r, :n], cells[r], state[r, :n]
         for j in range(n):
-            total = f[j] * old[j] + i[j] * g[j]
-            new[j], output[j] = total, o[j] * tanh(total)
+            total = forget[j] * old[j] + input[j] * candidate[j]
+            new[j], hidden[j] = total, output[j] * tanh(total)
         if read.shape[0] > 0:
             following = read[row + r]
             for j in range(following.size):
-                following[j] = output[j]
+                following[j] = hidden[j]
         if above.shape[0] > 0:
             upper = above[r]
-            if kept.shape[0] == 0:
+            if mask.shape[0] == 0:
                 for j in range(n):
-                    upper[j] = output[j]
+                    upper[j] = hidden[j]
             else:
                 for j in range(n):
-                    upper[j] = output[j] * (factor * np.float32(kept[r, j]))
+                    upper[j] = hidden[j] * (factor * np.float32(mask[r, j]))
 
 
 _CELL_FORWARD = types.Tuple((ONE_D, TWO_D, TWO_D, TWO_D, TWO_D, TWO_D, INT, TWO_D, MASK, FLOAT))
@@ -69,7 +82,7 @@ cell_forward = Shared(_cell_forward, _cell_forward_task, _CELL_FORWARD)
 
 
 @jit
-def _cell_backward(share, shares, gates, cells, before, d_out, d_row, above, kept, scale, d_cell):
+def _cell_backward(share, shares, gates, cells, before, d_out, d_row, above, mask, scale, d_cell):
     """Back through one LSTM step.
 
     Args:
@@ -78,7 +91,7 @@ def _cell_backward(share, shares, gates, cells, before, d_out, d_row, above, kep
         before: the state before the step, ``(H, n or more)``.
         d_out, d_row: gradient of the output, rows from ``d_row``, the first n columns.
         above: more of it, the first H rows and n columns; ``(0, 0)``: none.
-        kept, scale: of the dropout that ``above`` passes, as in ``cell_forward``.
+        mask, scale: the dropout mask that ``above`` passes, as in ``cell_forward``.
         d_cell: gradient of the new state, ``(H, B)``; becomes that of the state before.
     """
     size, n = cells.shape
@@ -89,23 +102,24 @@ def _cell_backward(share, shares, gates, cells, before, d_out, d_row, above, kep
         if above.shape[0] == 0:
             for j in range(n):
                 d_h[j] = d_own[j]
-        elif kept.shape[0] == 0:
+        elif mask.shape[0] == 0:
             for j in range(n):
                 d_h[j] = d_own[j] + above[r, j]
         else:
             for j in range(n):
-                d_h[j] = d_own[j] + above[r, j] * (factor * np.float32(kept[r, j]))
-        i, f, g, o = gates[r], gates[size + r], gates[2 * size + r], gates[3 * size + r]
+                d_h[j] = d_own[j] + above[r, j] * (factor * np.float32(mask[r, j]))
+        d_input, d_forget = gates[r], gates[size + r]  # hold the gates until their gradients take their place
+        d_candidate, d_output = gates[2 * size + r], gates[3 * size + r]
         new, old, d_state = cells[r], before[r, :n], d_cell[r, :n]
         for j in range(n):
-            opens, keeps, candidate, shows = i[j], f[j], g[j], o[j]
-            flat = tanh(new[j])  # takes less time than to have it kept
-            inner = d_state[j] + d_h[j] * shows * (ONE - flat * flat)
-            i[j] = inner * candidate * opens * (ONE - opens)
-            f[j] = inner * old[j] * keeps * (ONE - keeps)
-            g[j] = inner * opens * (ONE - candidate * candidate)
-            o[j] = d_h[j] * flat * shows * (ONE - shows)
-            d_state[j] = inner * keeps
+            input, forget, candidate, output = d_input[j], d_forget[j], d_candidate[j], d_output[j]
+            squashed = tanh(new[j])  # takes less time than to store it
+            d_new = d_state[j] + d_h[j] * output * (ONE - squashed * squashed)
+            d_input[j] = d_new * candidate * input * (ONE - input)
+            d_forget[j] = d_new * old[j] * forget * (ONE - forget)
+            d_candidate[j] = d_new * input * (ONE - candidate * candidate)
+            d_output[j] = d_h[j] * squashed * output * (ONE - output)
+            d_state[j] = d_new * forget
 
 
 _CELL_BACKWARD = types.Tuple((TWO_D, TWO_D, TWO_D, TWO_D, INT, TWO_D, MASK, FLOAT, TWO_D))

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numba import types
 
-from onmt_entmax.engines.cpu.compiled.arithmetic import (
+from onmt_entmax.engines.cpu.loops import (
     FLOAT,
     INDEX,
     INT,
@@ -16,19 +16,21 @@ from onmt_entmax.engines.cpu.compiled.arithmetic import (
     THREE_D,
     TWO_D,
     ZERO,
+    Shared,
     bounds,
     exp,
     inlined,
+    jit,
     tanh,
-    turn_to_columns,
-    turn_to_rows,
+    this_thread,
+    transpose_to_columns,
+    transpose_to_rows,
 )
-from onmt_entmax.engines.cpu.compiled.threads import Shared, jit, this_thread
 
 
 @jit
 def _map(scores, alpha, probs):
-    """alpha-entmax of one row for alpha from 1 to 2, by Newton on the norm (see ``entmax.thresholds``)."""
+    """alpha-entmax of one row for alpha from 1 to 2, by Newton on the norm (see ``entmax.solvers``)."""
     top = scores[0]
     check = ZERO
     for s in scores:
@@ -94,7 +96,7 @@ def _attend_forward(share, shares, state, queries, keys, values, lengths, alpha,
     """
     size, n = context.shape
     first, stop = bounds(n, share, shares)
-    turn_to_rows(state, first, stop - first, queries, 0)
+    transpose_to_rows(state, first, stop - first, queries, 0)
     scores = np.empty(keys.shape[1], np.float32)
     contexts = np.zeros((stop - first, size), np.float32)
     for b in range(first, stop):
@@ -115,7 +117,7 @@ def _attend_forward(share, shares, state, queries, keys, values, lengths, alpha,
                 value = values[b, s]
                 for h in range(size):
                     found[h] += weight * value[h]
-    turn_to_columns(contexts, stop - first, context, first)
+    transpose_to_columns(contexts, stop - first, context, first)
 
 
 _ATTEND_FORWARD = types.Tuple((TWO_D, TWO_D, THREE_D, THREE_D, INDEX, FLOAT, TWO_D, TWO_D))
@@ -130,12 +132,12 @@ attend_forward = Shared(_attend_forward, _attend_forward_task, _ATTEND_FORWARD)
 
 
 @jit
-def _finish_forward(share, shares, attended, kept, scale, outputs, t, read, row):
+def _finish_forward(share, shares, attended, mask, scale, outputs, t, read, row):
     """The attentional output of one step.
 
     Args:
         attended: the output before its tanh, ``(H, n)``; its tanh afterwards.
-        kept, scale: of the dropout, ``(H, n)``, 1 for what is multiplied with the scale, else 0; ``(0, 0)``: none.
+        mask, scale: the dropout mask, ``(H, n)``, 1 for what is multiplied with the scale, else 0; ``(0, 0)``: none.
         outputs, t: receive what leaves the step, ``(B, T, H)``.
         read, row: what the first layer reads in the next step, whose rows from ``row`` receive it for the sentences
             that go on; ``(0, 0)``: there is no next step.
@@ -145,19 +147,19 @@ def _finish_forward(share, shares, attended, kept, scale, outputs, t, read, row)
     leaving, scaling = np.empty((stop - first, n), np.float32), np.float32(scale)
     for r in range(first, stop):
         here, column = attended[r], leaving[r - first]
-        if kept.shape[0] == 0:
+        if mask.shape[0] == 0:
             for j in range(n):
                 here[j] = tanh(here[j])
                 column[j] = here[j]
         else:
             for j in range(n):
                 here[j] = tanh(here[j])
-                column[j] = here[j] * (scaling * np.float32(kept[r, j]))
+                column[j] = here[j] * (scaling * np.float32(mask[r, j]))
         if read.shape[0] > 0:
             following = read[row + r]
             for j in range(following.size):
                 following[j] = column[j]
-    turn_to_rows(leaving, 0, n, outputs[:, t], first)
+    transpose_to_rows(leaving, 0, n, outputs[:, t], first)
 
 
 _FINISH_FORWARD = types.Tuple((TWO_D, MASK, FLOAT, THREE_D, INT, TWO_D, INT))
@@ -172,7 +174,7 @@ finish_forward = Shared(_finish_forward, _finish_forward_task, _FINISH_FORWARD)
 
 
 @jit
-def _finish_backward(share, shares, attended, kept, scale, d_outputs, t, d_feed, d_result, d_results):
+def _finish_backward(share, shares, attended, mask, scale, d_outputs, t, d_feed, d_result, d_results):
     """Back through ``finish_forward``.
 
     Args:
@@ -185,19 +187,19 @@ def _finish_backward(share, shares, attended, kept, scale, d_outputs, t, d_feed,
     first, stop = bounds(size, share, shares)
     scaling = np.float32(scale)
     if d_outputs.shape[0] > 0:
-        turn_to_columns(d_outputs[:, t, first:stop], n, d_result[first:stop], 0)
+        transpose_to_columns(d_outputs[:, t, first:stop], n, d_result[first:stop], 0)
     else:
         d_result[first:stop] = ZERO
     for r in range(first, stop):
         here, gradient, feed = attended[r], d_result[r], d_feed[r, :n]
-        if kept.shape[0] == 0:
+        if mask.shape[0] == 0:
             for j in range(n):
                 gradient[j] = (gradient[j] + feed[j]) * (ONE - here[j] * here[j])
         else:
             for j in range(n):
-                factor = scaling * np.float32(kept[r, j])
+                factor = scaling * np.float32(mask[r, j])
                 gradient[j] = (gradient[j] + feed[j]) * (ONE - here[j] * here[j]) * factor
-    turn_to_rows(d_result[first:stop], 0, n, d_results, first)
+    transpose_to_rows(d_result[first:stop], 0, n, d_results, first)
 
 
 _FINISH_BACKWARD = types.Tuple((TWO_D, MASK, FLOAT, THREE_D, INT, TWO_D, TWO_D, TWO_D))
@@ -231,8 +233,8 @@ def _attend_backward(share, shares, probs, d_results, keys, values, lengths, alp
         row, gradients, gradient, out = probs[b], d_scores[b], d_results[b], rows[b - first]
         total, mean = ZERO, ZERO
         for s in range(lengths[b]):
-            share_of_s = row[s]
-            if share_of_s == ZERO:
+            prob = row[s]
+            if prob == ZERO:
                 continue
             value, dot = values[b, s], ZERO
             for h in range(size):
@@ -240,13 +242,13 @@ def _attend_backward(share, shares, probs, d_results, keys, values, lengths, alp
             if d_probs.shape[0] > 0:
                 dot += d_probs[b, t, s]
             if alpha == 1.0:
-                weight = share_of_s
+                weight = prob
             elif alpha == 1.5:
-                weight = np.sqrt(share_of_s)
+                weight = np.sqrt(prob)
             elif alpha == 2.0:
                 weight = ONE
             else:
-                weight = share_of_s**power
+                weight = prob**power
             weights[s] = weight
             gradients[s] = dot
             total += weight
@@ -263,7 +265,7 @@ def _attend_backward(share, shares, probs, d_results, keys, values, lengths, alp
             for h in range(size):
                 out[h] += change * key[h]
     columns = np.empty((size, stop - first), np.float32)
-    turn_to_columns(rows, stop - first, columns, 0)
+    transpose_to_columns(rows, stop - first, columns, 0)
     for h in range(size):
         d_row = d_hidden[h, first:stop]
         for j in range(stop - first):
