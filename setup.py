@@ -44,6 +44,7 @@ setup(
     license="MIT",
     python_requires=">=3.9,<3.13",
     packages=find_packages(include=["onmt_entmax", "onmt_entmax.*"]),
+    package_data={"onmt_entmax.report": ["templates/*"]},
     # These bounds give the stock stack. The modern one is made by scripts/install.sh, without OpenNMT-py's own pins.
     install_requires=[
         "OpenNMT-py>=3.5.1,<3.6",
@@ -57,6 +58,8 @@ setup(
         "subword-nmt>=0.3.8",
         "tqdm>=4.60",
         "matplotlib>=3.7",
+        "jinja2>=3.0",
+        "tabulate>=0.9",
         "tensorboard>=2.10",
     ],
     extras_require={

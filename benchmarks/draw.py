@@ -7,18 +7,18 @@ import json
 import sys
 from pathlib import Path
 
-import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
 from onmt_entmax.report.figures import style
+from onmt_entmax.report.text import alpha_name
 
 NAMES = {"vocab": "Target types", "lengths": "Tokens of a sentence", "batch": "Sentences of a batch"}
 
 
 def draw(curves: list[list[dict]]) -> Figure:
     """A panel for each file: words per second against what changes, OpenNMT-py's first."""
-    with matplotlib.rc_context(style.RC):
+    with style.look():
         figure = Figure(figsize=(style.PAGE, 2.3), layout="constrained")
         for number, rows in enumerate(curves, 1):
             axes = figure.add_subplot(1, len(curves), number)
@@ -28,7 +28,7 @@ def draw(curves: list[list[dict]]) -> Figure:
                 at = row["at"][key]
                 at = at[0] if isinstance(at, list) else at
                 lines.setdefault("OpenNMT-py, softmax", {})[at] = row["words_per_second_stock"]
-                name = f"onmt_entmax, {style.alpha_name(row['alpha'])}"
+                name = f"onmt_entmax, {alpha_name(row['alpha'])}"
                 lines.setdefault(name, {})[at] = row["words_per_second"]
             for index, (name, points) in enumerate(lines.items()):
                 axes.plot(*zip(*points.items()), **style.line_style(index), label=name)

@@ -27,7 +27,7 @@ SUBCOMMANDS = {
     "evaluate": ("onmt_entmax.commands.evaluate", "score predictions: inflection, translation"),
     "table": ("onmt_entmax.commands.table", "the paper's tables from result files, the paper's numbers beside ours"),
     "figure": ("onmt_entmax.commands.figure", "the paper's figures and others: beam, forced, attention, ..."),
-    "report": ("onmt_entmax.report.page.build", "one self-contained HTML page of a run"),
+    "report": ("onmt_entmax.commands.report", "one self-contained HTML page of a run"),
     "uncertain": ("onmt_entmax.commands.uncertain", "the inputs of which a model was least certain"),
 }
 
@@ -46,6 +46,7 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand. Returns the exit status: 2 with one line on standard error for a mistake of the user."""
+    _show_every_character()
     argv = list(sys.argv[1:] if argv is None else argv)
     command = next((word for word in argv if not word.startswith("-")), None)
     args = build_parser(command).parse_args(argv)
@@ -60,6 +61,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"onmt_entmax {args.command}: interrupted", file=sys.stderr)
         return 130
+
+
+def _show_every_character() -> None:
+    """Write files and pipes in UTF-8, whatever the locale; a terminal that lacks a character shows its escape."""
+    for stream in (sys.stdout, sys.stderr):
+        if not hasattr(stream, "reconfigure"):  # something else has taken its place
+            continue
+        if stream.isatty():
+            stream.reconfigure(errors="backslashreplace")
+        else:
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ if [ "$STACK" = modern ]; then
   "${PIP[@]}" "$TORCH"
   say "what OpenNMT-py imports, and what onmt_entmax uses"
   "${PIP[@]}" configargparse "pyonmttok>=1.37,<2" numpy spacy pyahocorasick rapidfuzz fasttext-wheel regex pyyaml sacrebleu \
-    tensorboard flask waitress sentencepiece subword-nmt sacremoses tqdm matplotlib numba ${TEST_PACKAGES[@]+"${TEST_PACKAGES[@]}"}
+    tensorboard flask waitress sentencepiece subword-nmt sacremoses tqdm matplotlib jinja2 tabulate numba ${TEST_PACKAGES[@]+"${TEST_PACKAGES[@]}"}
   say "OpenNMT-py 3.5.1, without its version pins"
   "${PIP[@]}" --no-deps "OpenNMT-py==3.5.1"
   if [ "$EXTRAS" = test ]; then "${PIP[@]}" --no-deps "entmax==1.3"; fi

@@ -6,15 +6,11 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Callable, Optional
+from typing import Optional
 
-from onmt_entmax.report.text import percent, percent_of_log
+from onmt_entmax.report.text import Measure, percent, percent_of_log, wrap
 from onmt_entmax.report.trees import Segment, Tree
-
-Measure = Callable[[str], float]
 
 ENDS = {
     "finished": "",
@@ -150,49 +146,3 @@ def _add_totals(layout: Layout, measure: Measure, pad: float) -> None:
 
 def _depth(segment: Segment) -> int:
     return 1 + max((_depth(child) for child in segment.children), default=0)
-
-
-def wrap(text: str, measure: Measure, width: float, anywhere: bool = False) -> list[str]:
-    """Break a text into lines of at most ``width``, at blanks; a word that is too long breaks anywhere.
-
-    Args:
-        text: to break.
-        measure: width of a text.
-        width: of a line.
-        anywhere: the text has no blanks to break at.
-    """
-    if measure(text) <= width:
-        return [text]
-    lines, line = [], ""
-    for word in list(text) if anywhere else text.split(" "):
-        candidate = line + word if anywhere or not line else f"{line} {word}"
-        if line and measure(candidate) > width:
-            lines.append(line)
-            candidate = word
-        while measure(candidate) > width and len(candidate) > 1:
-            keep = max(_fitting(candidate, measure, width), 1)
-            lines.append(candidate[:keep])
-            candidate = candidate[keep:]
-        line = candidate
-    return [*lines, line]
-
-
-def _fitting(text: str, measure: Measure, width: float) -> int:
-    """How many characters from the start fit."""
-    low, high = 0, len(text)
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if measure(text[:middle]) <= width else (low, middle - 1)
-    return low
-
-
-def columns(widths: Sequence[float], available: float, gap: float) -> list[list[int]]:
-    """Break a row of boxes into lines that fit; each line has at least one box."""
-    lines: list[list[int]] = [[]]
-    used = -math.inf
-    for index, width in enumerate(widths):
-        if lines[-1] and used + gap + width > available:
-            lines.append([])
-        used = used + gap + width if lines[-1] else width
-        lines[-1].append(index)
-    return lines

@@ -1,113 +1,108 @@
-"""The files that tables and figures are made from, read strictly; docs/formats.md describes them.
+"""The files that tables, figures and the page are made from, told apart by content and read strictly.
 
-JSON lines are told apart by what their objects hold: metrics (``kind``), certificates, with a tree where ``onmt_entmax
-trace`` wrote them (``hypotheses``), and forced decodings (``steps``). A result file is one JSON object with
-``signatures``, that of ``onmt_entmax sparsity`` one with ``target_types``.
+docs/formats.md describes them. ``kind`` names what an object is, ``KINDS`` says in words who writes such files and who
+reads them, so that a command given the wrong one can say which it is and where it belongs.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Callable, Optional
 
 from onmt_entmax.errors import UserError, choices
-from onmt_entmax.files import BLANK_LINE, read_json, read_records
-from onmt_entmax.report.text import EOS
+from onmt_entmax.files import BLANK_LINE, iterate_lines, read_json, read_lines, read_records
+from onmt_entmax.report.text import EOS, count
+from onmt_entmax.search.result import check_certificate
 
-CERTIFICATE = ("complete", "optimal", "mass_found", "mass_is_one", "found", "reason")
 NODE_STATUS = ("live", "finished", "dropped", "cut", "stopped")
 
-
-@dataclass
-class Metrics:
-    """One run's validations, in order of the step.
-
-    Attributes:
-        path: of the file.
-        rows: one object per validation; each has ``step``, ``loss``, ``accuracy``, ``elapsed`` and the alphas. A run
-            that was resumed has the rows of its last course only, with ``elapsed`` running on.
-    """
-
-    path: Path
-    rows: list[dict[str, Any]]
-
-    @property
-    def alphas(self) -> tuple[float, Optional[float]]:
-        """Alphas of output and attention; the latter is None without attention."""
-        return self.rows[-1]["alpha_output"], self.rows[-1]["alpha_attention"]
-
-    @property
-    def signature(self) -> str:
-        """How the numbers were made."""
-        return self.rows[-1].get("signature") or f"{self.path.name} (no signature)"
-
-    @property
-    def best(self) -> dict[str, Any]:
-        """The validation with the highest accuracy, the first of them on a tie: the checkpoint that is used."""
-        return max(self.rows, key=lambda row: row["accuracy"])
-
-    def series(self, key: str) -> tuple[list[float], list[float]]:
-        """Steps and values of a measure, without the validations that lack it."""
-        pairs = [(row["step"], row[key]) for row in self.rows if row.get(key) is not None]
-        return [step for step, _ in pairs], [value for _, value in pairs]
-
-
-def read_objects(path: Path, may_be_cut: bool = False) -> list[dict[str, Any]]:
-    """Read JSON lines (:func:`onmt_entmax.files.read_records`); an empty file is a :class:`UserError`."""
-    objects = read_records(path, may_be_cut)
-    if not objects:
-        raise UserError(f"{path} is empty: nothing to show.")
-    return objects
+# kind -> (what such a file is, what reads it)
+KINDS = {
+    "metrics": ("a metrics file of `onmt_train`", "`table 3` and `figure learning-curves` or `training-speed`"),
+    "best": ("the note on a best checkpoint (PREFIX_best.json)", "nothing but you"),
+    "result": ("a result of `onmt_entmax evaluate --json`", "`table 1`, `table 2` and `overview`"),
+    "sparsity": ("a result of `onmt_entmax sparsity`", "`table 3` and `overview`"),
+    "certificate": ("certificates of `onmt_translate -certificates`", "`figure beam`, `uncertain` and `evaluate`"),
+    "trace": ("search trees of `onmt_entmax trace`", "`figure beam` and `figure attention`"),
+    "forced": ("forced decodings of `onmt_entmax force`", "`figure forced`, `support-histogram` and `attention`"),
+    "attention": ("attention weights of `onmt_translate -attention`", "`figure attention`"),
+}  # fmt: skip
+EXAMPLES = ("trace", "certificate", "forced", "attention")
 
 
 def kind(record: dict[str, Any]) -> Optional[str]:
-    """Say what an object is: ``metrics``, ``result``, ``sparsity``, ``trace``, ``certificate``, ``forced`` or None."""
+    """Say what an object is: a key of ``KINDS``, or None for a stranger."""
     if "kind" in record and "step" in record:
         return "metrics"
+    if "checkpoint" in record and "measure" in record:
+        return "best"
     if isinstance(record.get("signatures"), dict):
         return "result"
     if "target_types" in record and "signature" in record:
         return "sparsity"
     if "line" in record and "hypotheses" in record:
-        return "trace" if "tree" in record else "certificate"
+        if "tree" in record:
+            return "trace"
+        weighted = all("tokens" in hypothesis and "attention" in hypothesis for hypothesis in record["hypotheses"])
+        return "attention" if weighted and "source" in record and "complete" not in record else "certificate"
     if "line" in record and "steps" in record:
         return "forced"
     return None
 
 
-def read_metrics(path: Path) -> Metrics:
-    """Read ``PREFIX_metrics.jsonl``.
+def wrong_kind(path: Path, found: Optional[str], needed: Iterable[str]) -> UserError:
+    """The error for a file that another command takes.
+
+    Args:
+        path: of the file.
+        found: its kind.
+        needed: the kinds that are taken here.
+    """
+    wanted = ", or ".join(KINDS[name][0] for name in needed)
+    if found is None:
+        return UserError(f"{path} is no file of ours that fits here. Needed: {wanted}.")
+    what, readers = KINDS[found]
+    return UserError(f"{path} holds {what}, for {readers}. Needed: {wanted}.")
+
+
+def read_objects(path: Path, may_be_cut: bool = False) -> list[dict[str, Any]]:
+    """Read JSON lines, or one JSON object over several lines.
+
+    Args:
+        path: of the file.
+        may_be_cut: leave out a last line that a kill cut short.
 
     Raises:
-        UserError: no validation in it, or one that lacks a field.
+        UserError: an empty file, or a line that is no JSON object, with its number.
     """
-    rows: list[dict[str, Any]] = []
-    before = 0.0  # time of the earlier courses of a resumed run
-    for row in read_objects(path, may_be_cut=True):
-        if row.get("kind") != "valid" or row.get("accuracy") is None:
-            continue
-        for key in ("step", "accuracy", "elapsed", "alpha_output"):
-            if not isinstance(row.get(key), (int, float)):
-                raise UserError(f"{path}, step {row.get('step')}: `{key}` is missing; is this a metrics file?")
-        kept = [earlier for earlier in rows if earlier["step"] < row["step"]]
-        if rows and row["elapsed"] + before < rows[-1]["elapsed"]:
-            before = kept[-1]["elapsed"] if kept else 0.0
-        rows = [*kept, {**row, "elapsed": row["elapsed"] + before}]
-    if not rows:
-        raise UserError(f'{path}: no validation in it (objects with `kind` "valid" and an `accuracy`).')
-    rows[-1].setdefault("alpha_attention", None)
-    return Metrics(path, rows)
+    try:
+        objects = read_records(path, may_be_cut)
+    except UserError as error:
+        objects = [_whole(path, error)]
+    if not objects:
+        raise UserError(f"{path} is empty: nothing to show.")
+    return objects
 
 
-def read_result(path: Path) -> dict[str, Any]:
-    """Read a result file of ``onmt_entmax evaluate``."""
-    result = read_json(path)
-    if not isinstance(result.get("signatures"), dict) or not result["signatures"]:
-        raise UserError(
-            f"{path}: no `signatures`; it must be written by `onmt_entmax evaluate ... --json {path.name}`."
-        )
-    return result
+def _whole(path: Path, first: UserError) -> dict[str, Any]:
+    """One object over all lines; if it is none either, the error that fits the file's looks."""
+    try:
+        return read_json(path)
+    except UserError as error:
+        indented = next(iterate_lines(path)).rstrip() in ("{", "[")
+        raise (error if indented else first) from None
+
+
+def read_object(path: Path, needed: Optional[str] = None) -> dict[str, Any]:
+    """Read a file that holds one JSON object, of the kind needed."""
+    objects = read_objects(path)
+    if needed is not None and kind(objects[0]) != needed:
+        raise wrong_kind(path, kind(objects[0]), [needed])
+    if len(objects) > 1:
+        raise UserError(f"{path} holds {len(objects)} JSON objects; one is needed.")
+    return objects[0]
 
 
 def signature_fields(signature: str) -> dict[str, str]:
@@ -116,8 +111,12 @@ def signature_fields(signature: str) -> dict[str, str]:
     return {"metric": metric, **{key: value for key, _, value in (field.partition(":") for field in fields)}}
 
 
-def read_examples(path: Path) -> list[dict[str, Any]]:
-    """Read what ``trace``, ``force`` or ``-certificates`` wrote.
+def read_examples(path: Path, kinds: Sequence[str] = EXAMPLES) -> list[dict[str, Any]]:
+    """Read what ``trace``, ``force``, ``-certificates`` or ``-attention`` wrote.
+
+    Args:
+        path: of the file.
+        kinds: those that are taken.
 
     Returns:
         One example per input line that is not blank: ``line``, and what there is of ``source``, ``certificate``,
@@ -128,28 +127,31 @@ def read_examples(path: Path) -> list[dict[str, Any]]:
     """
     examples = []
     for record in read_objects(path):
-        if "line" in record and record.get("reason") == BLANK_LINE:
+        if "line" in record and (record.get("reason") == BLANK_LINE or _is_blank(record)):
             continue
         what = kind(record)
-        if what not in ("trace", "certificate", "forced"):
-            raise UserError(f"{path}: no output of `trace`, `force` or `-certificates` (no `hypotheses`, no `steps`).")
+        if what is None or what not in kinds:
+            raise wrong_kind(path, what, kinds)
         where = f"{path}, input line {record['line']}"
-        examples.append(_forced_example(where, record) if what == "forced" else _searched_example(where, record))
+        examples.append(_READ[what](where, record))
     if not examples:
         raise UserError(f"{path}: only blank input lines in it: nothing to show.")
     return examples
 
 
-def pick(path: Path, line: Optional[int], wanted: Callable[[dict[str, Any]], bool], needs: str) -> dict[str, Any]:
+def pick(
+    path: Path, line: Optional[int], kinds: Sequence[str], wanted: Callable[[dict[str, Any]], bool], needs: str
+) -> dict[str, Any]:
     """Read one example: that of an input line, or the first that has what is needed.
 
     Args:
         path: of the examples.
         line: number of the input line; None for the first that fits.
+        kinds: of files that are taken.
         wanted: whether an example has what is needed.
         needs: in words, for the message.
     """
-    examples = read_examples(path)
+    examples = read_examples(path, kinds)
     if line is not None:
         examples = [example for example in examples if example["line"] == line]
         if not examples:
@@ -158,6 +160,39 @@ def pick(path: Path, line: Optional[int], wanted: Callable[[dict[str, Any]], boo
     if found is None:
         raise UserError(f"{path}: no example{f' of line {line}' if line else ''} with {needs}.")
     return found
+
+
+def certainty(example: dict[str, Any]) -> float:
+    """Log-probability of the best hypothesis; of a forced target where nothing was searched; -inf where neither is."""
+    hypotheses = (example.get("certificate") or {}).get("hypotheses")
+    if hypotheses:
+        return hypotheses[0]["log_prob"] if hypotheses[0]["finished"] else -math.inf
+    log_prob = example.get("log_prob")
+    return -math.inf if log_prob is None else log_prob
+
+
+def least_certain(examples: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Order examples by the probability of what the model would answer, the lowest first."""
+    return sorted(examples, key=lambda example: (certainty(example), example["line"]))
+
+
+def lines_beside(path: Path, text: Path) -> list[str]:
+    """The lines of the text that a file of examples is about.
+
+    Args:
+        path: of the examples.
+        text: of the inputs, or of their targets.
+
+    Raises:
+        UserError: as many lines as there are objects are needed; with both counts.
+    """
+    lines, inputs = read_lines(text), len(read_objects(path))
+    if len(lines) != inputs:
+        raise UserError(
+            f"{text} has {count(len(lines), 'line')}, and {path} speaks of {count(inputs, 'input line')}: "
+            "they do not belong together."
+        )
+    return lines
 
 
 def attention_of(example: dict[str, Any]) -> Optional[tuple[list[str], list[str], list[list[float]]]]:
@@ -185,6 +220,11 @@ def attention_of(example: dict[str, Any]) -> Optional[tuple[list[str], list[str]
     return source, [step["token"] for step in steps], weights
 
 
+def _is_blank(record: dict[str, Any]) -> bool:
+    """An attention file has no `reason` for a blank line."""
+    return kind(record) == "attention" and not record["source"] and not record["hypotheses"]
+
+
 def _forced_example(where: str, record: dict[str, Any]) -> dict[str, Any]:
     for step in record["steps"]:
         if not all(key in step for key in ("token", "prob", "support", "support_size")):
@@ -194,12 +234,7 @@ def _forced_example(where: str, record: dict[str, Any]) -> dict[str, Any]:
 
 def _searched_example(where: str, record: dict[str, Any]) -> dict[str, Any]:
     example = {"line": record["line"], "certificate": record}
-    missing = [key for key in CERTIFICATE if key not in record]
-    if missing:
-        raise UserError(f"{where}: the certificate lacks `{missing[0]}`; was it written by an older version?")
-    for hypothesis in record["hypotheses"]:
-        if not all(key in hypothesis for key in ("tokens", "log_prob", "finished")):
-            raise UserError(f"{where}: a hypothesis needs `tokens`, `log_prob` and `finished`.")
+    check_certificate(record, where)
     if record.get("source") is not None:
         example["source"] = record["source"]
     if record.get("tree"):
@@ -208,14 +243,27 @@ def _searched_example(where: str, record: dict[str, Any]) -> dict[str, Any]:
     best = record["hypotheses"][0] if record["hypotheses"] else {}
     if best.get("attention") and "source" in example:
         target = [*best["tokens"], *([EOS] if best["finished"] else [])]
-        widths = {len(row) for row in best["attention"]}
-        if len(best["attention"]) != len(target) or widths != {len(example["source"])}:
-            raise UserError(
-                f"{where}: {len(best['attention'])} rows of {sorted(widths)} attention weights, for {len(target)} "
-                f"target and {len(example['source'])} source tokens."
-            )
-        example["attention"] = {"target": target, "weights": best["attention"]}
+        example["attention"] = _attention(where, example["source"], target, best["attention"])
     return example
+
+
+def _attention_example(where: str, record: dict[str, Any]) -> dict[str, Any]:
+    """Of the best hypothesis, whose tokens hold ``</s>`` already."""
+    example = {"line": record["line"], "source": record["source"]}
+    best = record["hypotheses"][0] if record["hypotheses"] else {}
+    if best.get("attention"):
+        example["attention"] = _attention(where, record["source"], best["tokens"], best["attention"])
+    return example
+
+
+def _attention(where: str, source: list[str], target: list[str], weights: list[list[float]]) -> dict[str, Any]:
+    widths = {len(row) for row in weights}
+    if len(weights) != len(target) or widths != {len(source)}:
+        raise UserError(
+            f"{where}: {len(weights)} rows of {sorted(widths)} attention weights, for {len(target)} target and "
+            f"{len(source)} source tokens."
+        )
+    return {"target": target, "weights": weights}
 
 
 def _check_tree(where: str, nodes: list[dict[str, Any]]) -> None:
@@ -225,3 +273,11 @@ def _check_tree(where: str, nodes: list[dict[str, Any]]) -> None:
             raise UserError(f"{where}: node {index} of `tree` comes before its parent, or has none.")
         if node.get("status") not in NODE_STATUS or not isinstance(node.get("log_prob"), (int, float)):
             raise UserError(f"{where}: node {index} of `tree` needs `log_prob` and a `status`. {choices(NODE_STATUS)}")
+
+
+_READ = {
+    "trace": _searched_example,
+    "certificate": _searched_example,
+    "forced": _forced_example,
+    "attention": _attention_example,
+}

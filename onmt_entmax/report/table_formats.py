@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any, Callable, Optional
 
+from tabulate import SEPARATING_LINE, tabulate
+
 from onmt_entmax.report.tables import MISSING, Cell, Table
-from onmt_entmax.report.text import cells
 
 BOLD, RESET = "\033[1m", "\033[0m"
 _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "α": r"$\alpha$"}
@@ -20,87 +23,50 @@ def terminal(table: Table, bold: bool = False) -> str:
         bold: mark the best by bold type; otherwise by ``*``.
     """
 
-    def shown(item: Any) -> str:
-        if isinstance(item, Cell):
-            return item.text() + (" " if not bold and not item.best else "*" if not bold else "")
-        return item or ""
+    def best(text: str) -> str:
+        return f"{BOLD}{text}{RESET}" if bold else f"*{text}"
 
-    grid = [[shown(item) for item in row] for row in table.rows]
-    subheads = [head or "" for head in table.heads[-1]]
-    pad = "" if bold else " "
-    subheads = [text + (pad if column >= table.labels else "") for column, text in enumerate(subheads)]
-    widths = [
-        max([cells(subheads[column]), *(cells(row[column]) for row in grid if row)]) for column in _columns(table)
-    ]
-    lines = [table.title, ""]
-    for heads in table.heads[:-1]:
-        lines.append(_spanned(heads, widths).rstrip())
-    lines.append("  ".join(_aligned(text, widths[i], i < table.labels) for i, text in enumerate(subheads)).rstrip())
-    rule = "─" * (sum(widths) + 2 * (len(widths) - 1))
-    lines.append(rule)
-    for items, row in zip(table.rows, grid):
-        if not row:
-            lines.append(rule)
-            continue
-        parts = []
-        for column, text in enumerate(row):
-            part = _aligned(text, widths[column], column < table.labels)
-            emphasise = bold and isinstance(items[column], Cell) and items[column].best
-            parts.append(part.replace(text, f"{BOLD}{text}{RESET}") if emphasise else part)
-        lines.append("  ".join(parts).rstrip())
+    rows = [_texts(row, best) or SEPARATING_LINE for row in table.rows]
+    heads, rule, *body = tabulate(
+        rows, [head or "" for head in table.heads[-1]], "simple", disable_numparse=True, colalign=_sides(table)
+    ).split("\n")
+    spans = [_spanned(row, rule) for row in table.heads[:-1]]
     legend = ("Bold" if bold else "*") + f": best of its column, ours and the paper's apart. {MISSING}: no number."
-    return "\n".join([*lines, rule, legend, *table.notices, *(["", *table.signatures] if table.signatures else [])])
+    lines = [table.title, "", *spans, heads.rstrip(), rule, *(line.rstrip() for line in body), rule, legend]
+    return "\n".join([*lines, *table.notices, *(["", *table.signatures] if table.signatures else [])])
 
 
 def markdown(table: Table) -> str:
     """A table for GitHub: heads of several rows are joined into one."""
-
-    def shown(item: Any) -> str:
-        text = item.text() if isinstance(item, Cell) else item or ""
-        return f"**{text}**" if isinstance(item, Cell) and item.best else text
-
-    heads = []
-    for column in _columns(table):
-        parts = [_head(row, column) for row in table.heads]
-        heads.append(" ".join(part for part in parts if part))
-    rows = [[shown(item) for item in row] for row in table.rows if row]
-    lines = [
-        f"{table.title}",
-        "",
-        _pipes(heads),
-        _pipes(["---" if c < table.labels else "---:" for c in _columns(table)]),
-    ]
-    lines += [_pipes(row) for row in rows]
-    lines += ["", f"Bold: best of its column, ours and the paper's apart. {MISSING}: no number.", *table.notices]
+    heads = [" ".join(filter(None, (_head(row, column) for row in table.heads))) for column in _columns(table)]
+    rows = [_texts(row, "**{}**".format) for row in table.rows if row]
+    lines = [table.title, "", pipe_table(heads, rows, table.labels), ""]
+    lines += [f"Bold: best of its column, ours and the paper's apart. {MISSING}: no number.", *table.notices]
     if table.signatures:
         lines += ["", "```", *table.signatures, "```"]
     return "\n".join(lines)
 
 
+def pipe_table(heads: Sequence[str], rows: Sequence[Sequence[str]], labels: int = 1) -> str:
+    """A table that reads in a terminal and in Markdown: the first columns left, the others right."""
+    sides = ["left" if column < labels else "right" for column in range(len(heads))]
+    return tabulate(rows, heads, "pipe", disable_numparse=True, colalign=sides)
+
+
 def latex(table: Table) -> str:
     r"""A ``tabular`` for booktabs; signatures and notices are comments below it."""
-
-    def shown(item: Any) -> str:
-        if isinstance(item, Cell):
-            number = escape(item.text())
-            return rf"\textbf{{{number}}}" if item.best else number
-        return escape(item or "")
-
     columns = "l" * table.labels + "r" * (len(table.heads[-1]) - table.labels)
     lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
     for heads in table.heads:
-        parts = []
-        column = 0
-        while column < len(heads):
-            span = 1
-            while column + span < len(heads) and heads[column + span] is None:
-                span += 1
-            text = escape(heads[column] or "")
-            parts.append(rf"\multicolumn{{{span}}}{{c}}{{{text}}}" if span > 1 else text)
-            column += span
+        parts = [
+            rf"\multicolumn{{{end - start}}}{{c}}{{{escape(text)}}}" if end - start > 1 else escape(text)
+            for text, start, end in _spans(heads)
+        ]
         lines.append(" & ".join(parts) + r" \\")
     lines.append(r"\midrule")
-    lines += [" & ".join(shown(item) for item in row) + r" \\" if row else r"\midrule" for row in table.rows]
+    for row in table.rows:
+        shown = [rf"\textbf{{{escape(c.text())}}}" if _is_best(c) else escape(_text(c)) for c in row]
+        lines.append(" & ".join(shown) + r" \\" if row else r"\midrule")
     lines += [r"\bottomrule", r"\end{tabular}"]
     return "\n".join([*lines, *(f"% {text}" for text in [table.title, *table.notices, *table.signatures])])
 
@@ -113,33 +79,42 @@ def escape(text: str) -> str:
 FORMATS: dict[str, Callable[[Table], str]] = {"terminal": terminal, "markdown": markdown, "latex": latex}
 
 
+def _text(item: Any) -> str:
+    return item.text() if isinstance(item, Cell) else item or ""
+
+
+def _is_best(item: Any) -> bool:
+    return isinstance(item, Cell) and item.best
+
+
+def _texts(row: Sequence[Any], best: Callable[[str], str]) -> list[str]:
+    return [best(_text(item)) if _is_best(item) else _text(item) for item in row]
+
+
 def _columns(table: Table) -> range:
     return range(len(table.heads[-1]))
 
 
-def _head(row: list[Optional[str]], column: int) -> str:
-    while row[column] is None:
-        column -= 1
-    return row[column] or ""
+def _sides(table: Table) -> list[str]:
+    return ["left" if column < table.labels else "right" for column in _columns(table)]
 
 
-def _aligned(text: str, width: int, left: bool) -> str:
-    padding = " " * (width - cells(text))
-    return text + padding if left else padding + text
+def _head(row: Sequence[Optional[str]], column: int) -> str:
+    return next(text for text, start, end in _spans(row) if start <= column < end)
 
 
-def _pipes(row: list[str]) -> str:
-    return "| " + " | ".join(row) + " |"
+def _spans(heads: Sequence[Optional[str]]) -> Iterator[tuple[str, int, int]]:
+    """Each head with the columns it stands over, the end excluded."""
+    starts = [column for column, head in enumerate(heads) if head is not None]
+    for start, end in zip(starts, [*starts[1:], len(heads)]):
+        yield heads[start] or "", start, end
 
 
-def _spanned(heads: list[Optional[str]], widths: list[int]) -> str:
-    out = ""
-    column = 0
-    while column < len(heads):
-        span = 1
-        while column + span < len(heads) and heads[column + span] is None:
-            span += 1
-        width = sum(widths[column : column + span]) + 2 * (span - 1)
-        out += ("  " if column else "") + (heads[column] or "").center(width)
-        column += span
-    return out
+def _spanned(heads: Sequence[Optional[str]], rule: str) -> str:
+    """Heads centred over the columns that the rule below the last head shows."""
+    places = [match.span() for match in re.finditer("-+", rule)]
+    line = ""
+    for text, start, end in _spans(heads):
+        left, right = places[start][0], places[end - 1][1]
+        line = line.ljust(left) + (text.center(right - left) if end - start > 1 else text)
+    return line.rstrip()

@@ -9,12 +9,41 @@ from statistics import fmean, stdev
 from typing import Any, Optional
 
 from onmt_entmax.errors import UserError
-from onmt_entmax.files import read_json
-from onmt_entmax.report import paper
-from onmt_entmax.report.figures.style import alpha_name
-from onmt_entmax.report.readers import kind, read_metrics, read_result, signature_fields
+from onmt_entmax.report.metrics import read_metrics
+from onmt_entmax.report.readers import kind, read_object, read_objects, signature_fields, wrong_kind
+from onmt_entmax.report.text import alpha_name
 
 MISSING = "–"
+Numbers = tuple[Optional[float], Optional[float]]  # non-zeros in attention and output
+
+# The paper's numbers (Peters, Niculae and Martins, ACL 2019), to be shown beside ours.
+# Table 1: (output alpha, attention alpha) -> accuracy: high avg., high ens., medium avg., medium ens.
+PAPER1 = {
+    (1.0, 1.0): (93.15, 94.20, 82.55, 85.68),
+    (1.0, 1.5): (92.32, 93.50, 83.20, 85.63),
+    (1.0, 2.0): (90.98, 92.60, 83.13, 85.65),
+    (1.5, 1.0): (94.36, 94.96, 84.88, 86.38),
+    (1.5, 1.5): (94.44, 95.00, 84.93, 86.55),
+    (1.5, 2.0): (94.05, 94.74, 84.93, 86.59),
+    (2.0, 1.0): (94.59, 95.10, 84.95, 86.41),
+    (2.0, 1.5): (94.47, 95.01, 85.03, 86.61),
+    (2.0, 2.0): (94.32, 94.89, 84.96, 86.47),
+}
+PAPER1_UZH = (None, 96.00, None, 86.64)  # Makarov and Clematide (2018), the best submission
+PAPER1_TASK = "conll2018.1"
+PAPER1_LANGUAGES = {"high": 86, "medium": 102}
+
+# Table 2: alpha -> direction -> tokenised BLEU, its standard deviation over three runs
+DIRECTIONS = ("de-en", "en-de", "ja-en", "en-ja", "ro-en", "en-ro")
+PAPER2_LINES = {"de": 206112, "ja": 329882, "ro": 612422}  # training sentence pairs, with English
+PAPER2 = {
+    1.0: ((25.70, 0.15), (21.86, 0.09), (20.22, 0.08), (25.21, 0.29), (29.12, 0.18), (28.12, 0.18)),
+    1.5: ((26.17, 0.13), (22.42, 0.08), (20.55, 0.30), (26.00, 0.31), (30.15, 0.06), (28.84, 0.10)),
+    2.0: ((24.69, 0.22), (20.82, 0.19), (18.54, 0.11), (23.84, 0.37), (29.20, 0.16), (28.03, 0.16)),
+}
+
+# Table 3: alpha -> source words attended to, target words of non-zero probability (de-en validation set)
+PAPER3 = {1.0: (24.25, 17993.0), 1.5: (5.55, 16.13), 2.0: (3.75, 7.55)}
 
 
 @dataclass
@@ -67,16 +96,20 @@ def table1(paths: Sequence[Path]) -> Table:
     Args:
         paths: files of ``onmt_entmax evaluate inflection --json``. A seed such as ``1+2+3`` means an ensemble.
     """
-    found = []
+    found, notices = [], []
     for path in paths:
-        result = read_result(path)
+        result = read_object(path, "result")
         about = _about(path, result, "acc")
-        found.append((path, result["macro"]["acc"], about))
+        alphas = _alphas(path, about)
+        if alphas is None:
+            notices.append(f"{path.name}: alpha {about['alpha']} has no place in this table: left out.")
+            continue
+        found.append((path, result["macro"]["acc"], alphas, about))
     singles: dict[tuple[Any, str], dict[str, float]] = {}
     ensembles: dict[tuple[Any, str], float] = {}
     first: dict[Any, dict[str, str]] = {}
-    for path, value, about in found:
-        alphas, setting, seed = _alphas(path, about), about.get("set", "unknown"), about.get("seed", "unknown")
+    for path, value, alphas, about in found:
+        setting, seed = about.get("set", "unknown"), about.get("seed", "unknown")
         _check_same(path, about, first.setdefault((alphas, setting), about))
         if "+" in seed:
             if (alphas, setting) in ensembles:
@@ -88,7 +121,7 @@ def table1(paths: Sequence[Path]) -> Table:
                 raise UserError(f"{path}: a second run of seed {seed}, alphas {about['alpha']}, setting {setting}.")
             runs[seed] = value
     columns = [("high", False), ("high", True), ("medium", False), ("medium", True)]
-    known = {*paper.TABLE1, *(key[0] for key in (*singles, *ensembles))}
+    known = {*PAPER1, *(key[0] for key in (*singles, *ensembles))}
     ours: dict[Any, list[Cell]] = {}
     theirs: dict[Any, list[Cell]] = {}
     for alphas in sorted(known):
@@ -97,7 +130,7 @@ def table1(paths: Sequence[Path]) -> Table:
             runs = list(singles.get((alphas, setting), {}).values())
             value = ensembles.get((alphas, setting)) if ensemble else (fmean(runs) if runs else None)
             ours[alphas].append(Cell(value))
-        theirs[alphas] = [Cell(value) for value in paper.TABLE1.get(alphas, (None,) * 4)]
+        theirs[alphas] = [Cell(value) for value in PAPER1.get(alphas, (None,) * 4)]
     for group in (ours, theirs):
         _mark_best(list(group.values()), [True] * 4)
     rows: list[list[Any]] = []
@@ -107,26 +140,27 @@ def table1(paths: Sequence[Path]) -> Table:
         label = f"{output:g}" if output != before else ""
         before = output
         rows.append([label, f"{attention:g}", *_beside(ours[alphas], theirs[alphas])])
-    rows += [[], ["UZH", "", *_beside([Cell()] * 4, [Cell(value) for value in paper.TABLE1_UZH])]]
+    rows += [[], ["UZH", "", *_beside([Cell()] * 4, [Cell(value) for value in PAPER1_UZH])]]
     heads = [
         ["α", None, "high (avg.)", None, "high (ens.)", None, "medium (avg.)", None, "medium (ens.)", None],
         ["output", "attention", *["ours", "paper"] * 4],
     ]
     title = "Word accuracy (%), averaged over languages; single runs averaged, or an ensemble of them."
     counts = sorted({len(runs) for runs in singles.values()})
-    notices = [_runs("averages", counts)] if counts else []
-    for _, _, about in found:
+    if counts:
+        notices.insert(0, _runs("averages", counts))
+    for *_, about in found:
         setting = about.get("set", "unknown")
-        if setting not in paper.TABLE1_LANGUAGES:
+        if setting not in PAPER1_LANGUAGES:
             notices.append(f"Setting {setting} is not in the paper's table: left out.")
-        elif about.get("task") != paper.TABLE1_TASK or about.get("langs") != str(paper.TABLE1_LANGUAGES[setting]):
+        elif about.get("task") != PAPER1_TASK or about.get("langs") != str(PAPER1_LANGUAGES[setting]):
             notices.append(
                 f"Not the paper's data: task {about.get('task')}, {about.get('langs')} languages ({setting}); "
-                f"the paper has {paper.TABLE1_TASK} with {paper.TABLE1_LANGUAGES[setting]}."
+                f"the paper has {PAPER1_TASK} with {PAPER1_LANGUAGES[setting]}."
             )
         if about.get("split") != "test":
             notices.append(f"Split {about.get('split')}; the paper's is test.")
-    signatures = [about["signature"] for _, _, about in found]
+    signatures = [about["signature"] for *_, about in found]
     return Table(title, heads, 2, rows, signatures, list(dict.fromkeys(notices)))
 
 
@@ -141,16 +175,16 @@ def table2(paths: Sequence[Path]) -> Table:
     seen: dict[Any, Path] = {}
     signatures, notices = [], []
     for path in paths:
-        result = read_result(path)
+        result = read_object(path, "result")
         found = result["signatures"]
         if "bleu_raw" in found and "bleu_tok" not in found:
             notices.append(f"{path}: only BLEU on raw text, which has no place in this table ({found['bleu_raw']}).")
             continue
         about = _about(path, result, "bleu_tok")
         signatures.append(about["signature"])
-        output, attention = _alphas(path, about)
+        output, attention = _alphas(path, about) or (None, "learned")
         direction = about.get("dir", "unknown")
-        if output != attention or direction not in paper.DIRECTIONS:
+        if output != attention or direction not in DIRECTIONS:
             notices.append(f"{path.name}: alphas {about['alpha']}, direction {direction} have no place in this table.")
             continue
         _check_same(path, about, first.setdefault((output, direction), about))
@@ -160,21 +194,21 @@ def table2(paths: Sequence[Path]) -> Table:
             if other != path:
                 raise UserError(f"{path}: the predictions {scores['predictions']} are also in {other}.")
             runs.setdefault((output, direction), []).append(scores["bleu_tok"])
-        lines = paper.TABLE2_LINES[direction.replace("en", "").strip("-")]
+        lines = PAPER2_LINES[direction.replace("en", "").strip("-")]
         if about.get("split") != "test" or about.get("train") != str(lines):
             notices.append(
                 f"Not the paper's data: {direction}, {about.get('split')} set, trained on {about.get('train')} pairs "
                 f"(the paper: {lines})."
             )
-    alphas = sorted({*paper.TABLE2, *(alpha for alpha, _ in runs)})
+    alphas = sorted({*PAPER2, *(alpha for alpha, _ in runs)})
     ours, theirs = [], []
     for alpha in alphas:
-        cells = [runs.get((alpha, direction), []) for direction in paper.DIRECTIONS]
+        cells = [runs.get((alpha, direction), []) for direction in DIRECTIONS]
         ours.append([Cell(fmean(v) if v else None, stdev(v) if len(v) > 1 else None) for v in cells])
-        published = paper.TABLE2.get(alpha, ((None, None),) * len(paper.DIRECTIONS))
+        published = PAPER2.get(alpha, ((None, None),) * len(DIRECTIONS))
         theirs.append([Cell(value, sd) for value, sd in published])
     for group in (ours, theirs):
-        _mark_best(group, [True] * len(paper.DIRECTIONS))
+        _mark_best(group, [True] * len(DIRECTIONS))
     rows: list[list[Any]] = []
     for alpha, own, published in zip(alphas, ours, theirs):
         rows += [[alpha_name(alpha), "ours", *own], ["", "paper", *published]]
@@ -182,7 +216,7 @@ def table2(paths: Sequence[Path]) -> Table:
     if counts:
         notices.insert(0, _runs("mean and sample standard deviation", counts))
     title = "Tokenised BLEU; the same mapping in attention and output."
-    heads: list[list[Optional[str]]] = [["method", "", *paper.DIRECTIONS]]
+    heads: list[list[Optional[str]]] = [["method", "", *DIRECTIONS]]
     return Table(title, heads, 2, rows, signatures, list(dict.fromkeys(notices)))
 
 
@@ -195,22 +229,22 @@ def table3(paths: Sequence[Path]) -> Table:
     found: dict[float, list[tuple[Optional[float], Optional[float]]]] = {}
     signatures, notices = [], []
     for path in paths:
-        output, attention, numbers, signature = _sparsity(path)
+        alphas, shown, numbers, signature = _sparsity(path)
         signatures.append(signature)
-        if output != attention:
-            notices.append(f"{path.name}: alphas {output:g}/{attention:g} differ and have no place in this table.")
+        if alphas is None or alphas[0] != alphas[1]:
+            notices.append(f"{path.name}: alpha {shown} has no place in this table, where output and attention agree.")
             continue
-        found.setdefault(output, []).append(numbers)
-    alphas = sorted({*paper.TABLE3, *found})
+        found.setdefault(alphas[0], []).append(numbers)
+    rows_of = sorted({*PAPER3, *found})
     ours, theirs = [], []
-    for alpha in alphas:
+    for alpha in rows_of:
         own = []
         for side in (0, 1):
             values = [numbers[side] for numbers in found.get(alpha, []) if numbers[side] is not None]
             own.append(Cell(fmean(values) if values else None))
         ours.append(own)
-        theirs.append([Cell(value) for value in paper.TABLE3.get(alpha, (None, None))])
-    rows = [[alpha_name(a), *_beside(own, published)] for a, own, published in zip(alphas, ours, theirs)]
+        theirs.append([Cell(value) for value in PAPER3.get(alpha, (None, None))])
+    rows = [[alpha_name(a), *_beside(own, published)] for a, own, published in zip(rows_of, ours, theirs)]
     notices.append("The paper's numbers are of its German-English validation set, ours of what the signatures name.")
     heads = [["method", "# attended", None, "# target words", None], ["", *["ours", "paper"] * 2]]
     title = "Average number of non-zeros in attention and output."
@@ -240,27 +274,34 @@ def _check_same(path: Path, about: dict[str, str], other: dict[str, str]) -> Non
             )
 
 
-def _alphas(path: Path, about: dict[str, str]) -> tuple[float, float]:
+def _alphas(path: Path, about: dict[str, str]) -> Optional[tuple[float, float]]:
+    """Alphas of output and attention in a signature; None where one is learned or missing, or for an ensemble."""
+    shown = about.get("alpha", "nothing")
+    if "+" in shown or "/learned" in shown or "/none" in shown:
+        return None
     try:
-        output, attention = (float(part) for part in about.get("alpha", "").split("/"))
+        output, attention = (float(part) for part in shown.split("/"))
     except ValueError:
-        raise UserError(
-            f"{path}: its signature says alpha {about.get('alpha', 'nothing')}; evaluate again with --alpha OUT/ATT."
-        ) from None
+        raise UserError(f"{path}: its signature says alpha {shown}; evaluate again with --alpha OUT/ATT.") from None
     return output, attention
 
 
-def _sparsity(path: Path) -> tuple[float, float, tuple[Optional[float], Optional[float]], str]:
-    if path.suffix == ".jsonl":
-        run = read_metrics(path)
-        best = run.best
-        signature = best.get("signature") or run.signature
-        return (*run.alphas, (best.get("support_attention"), best.get("support_output")), signature)
-    record = read_json(path)
-    if kind(record) != "sparsity":
-        raise UserError(f"{path}: neither written by `onmt_entmax sparsity --output` nor a metrics file (.jsonl).")
-    alphas = _alphas(path, signature_fields(record["signature"]))
-    return (*alphas, (record.get("source_words"), record["target_types"]), record["signature"])
+def _sparsity(path: Path) -> tuple[Optional[tuple[float, float]], str, Numbers, str]:
+    """Alphas (None: not two numbers), the same in words, non-zeros in attention and output, signature."""
+    what = kind(read_objects(path, may_be_cut=True)[0])
+    if what == "sparsity":
+        record = read_object(path)
+        about = signature_fields(record["signature"])
+        numbers = (record.get("source_words"), record["target_types"])
+        return _alphas(path, about), about.get("alpha", "nothing"), numbers, record["signature"]
+    if what != "metrics":
+        raise wrong_kind(path, what, ["sparsity", "metrics"])
+    run = read_metrics(path)
+    best, (output, attention) = run.best, run.alphas
+    shown = f"{output:g}/" + ("none" if attention is None else f"{attention:.4g}") + " (learned)" * run.learned
+    alphas = None if attention is None or run.learned else (output, attention)
+    numbers = (best.get("support_attention"), best.get("support_output"))
+    return alphas, shown, numbers, best.get("signature") or run.signature
 
 
 def _mark_best(rows: Sequence[Sequence[Cell]], higher: Sequence[bool]) -> None:

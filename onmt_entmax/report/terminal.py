@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from onmt_entmax.report.layout import LEGEND_DROPPED, Layout, columns, lay_out, wrap
+from onmt_entmax.report.layout import LEGEND_DROPPED, Layout, lay_out
 from onmt_entmax.report.steps import Block, Forced
-from onmt_entmax.report.text import cells, join
+from onmt_entmax.report.text import cells, columns, join, wrap
 from onmt_entmax.report.trees import Tree
 
 BOLD, RESET = "\033[1m", "\033[0m"

@@ -1,10 +1,13 @@
-"""Small helpers for showing tokens and numbers as text."""
+"""Tokens and numbers as text, and text broken into lines, for whatever shows it."""
 
 from __future__ import annotations
 
 import math
 import unicodedata
 from collections.abc import Sequence
+from typing import Callable, Optional
+
+Measure = Callable[[str], float]  # width of a text
 
 EOS = "</s>"
 SPECIAL = ("<s>", EOS, "<unk>", "<blank>")
@@ -85,15 +88,74 @@ def percent(probability: float) -> str:
 
 
 def percent_of_log(log_prob: float) -> str:
-    """Format the probability of a log-probability, down to powers of ten where it is tiny."""
+    """Format the probability of a log-probability, in powers of ten where it is tiny: ``1e-7%``."""
     if log_prob == -math.inf:
         return "0%"
     if log_prob > math.log(0.001):
         return percent(math.exp(min(log_prob, 0.0)))
-    exponent = log_prob / math.log(10)
-    return f"1e{math.floor(exponent):d}"
+    return f"1e{math.floor(log_prob / math.log(10)) + 2:d}%"
+
+
+def alpha_name(alpha: float) -> str:
+    """The paper's name of a mapping: softmax, sparsemax or ``1.5-entmax``."""
+    return {1.0: "softmax", 2.0: "sparsemax"}.get(float(alpha), f"{alpha:g}-entmax")
+
+
+def alphas_name(output: float, attention: Optional[float], learned: bool = False) -> str:
+    """Name a model by its alphas: one name where they are equal; a learned one has no number of its own."""
+    if learned:
+        return f"output {output:g}, attention learned"
+    if output == attention:
+        return alpha_name(output)
+    return f"output {output:g}, " + ("no attention" if attention is None else f"attention {attention:g}")
 
 
 def count(number: int, noun: str, plural: str = "") -> str:
     """``1 string``, ``2 strings``, ``17,993 strings``; ``plural`` for nouns that do not take an s."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def wrap(text: str, measure: Measure, width: float, anywhere: bool = False) -> list[str]:
+    """Break a text into lines of at most ``width``, at blanks; a word that is too long breaks anywhere.
+
+    Args:
+        text: to break.
+        measure: width of a text.
+        width: of a line.
+        anywhere: the text has no blanks to break at.
+    """
+    if measure(text) <= width:
+        return [text]
+    lines, line = [], ""
+    for word in list(text) if anywhere else text.split(" "):
+        candidate = line + word if anywhere or not line else f"{line} {word}"
+        if line and measure(candidate) > width:
+            lines.append(line)
+            candidate = word
+        while measure(candidate) > width and len(candidate) > 1:
+            keep = max(_fitting(candidate, measure, width), 1)
+            lines.append(candidate[:keep])
+            candidate = candidate[keep:]
+        line = candidate
+    return [*lines, line]
+
+
+def _fitting(text: str, measure: Measure, width: float) -> int:
+    """How many characters from the start fit."""
+    low, high = 0, len(text)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if measure(text[:middle]) <= width else (low, middle - 1)
+    return low
+
+
+def columns(widths: Sequence[float], available: float, gap: float) -> list[list[int]]:
+    """Break a row of boxes into lines that fit; each line has at least one box."""
+    lines: list[list[int]] = [[]]
+    used = -math.inf
+    for index, width in enumerate(widths):
+        if lines[-1] and used + gap + width > available:
+            lines.append([])
+        used = used + gap + width if lines[-1] else width
+        lines[-1].append(index)
+    return lines

@@ -12,7 +12,7 @@ import yaml
 
 from onmt_entmax.files import read_lines, write_lines, write_text
 from onmt_entmax.progress import duration
-from onmt_entmax.report.metrics_log import read_metrics
+from onmt_entmax.report.metrics import read_rows
 
 WARM_UP, MEASURED = 5, 10  # steps of a calibration
 LINES = 64  # of its validation
@@ -81,7 +81,7 @@ def measured(runs: dict[tuple[str, int], Path]) -> dict[str, list[tuple[float, f
     speeds: dict[str, list[tuple[float, float]]] = {}
     for (pair, _), folder in runs.items():
         path = folder / "model_metrics.jsonl"
-        rows = read_metrics(path) if path.is_file() else []
+        rows = read_rows(path) if path.is_file() else []
         if rows:
             rates = [row["words_per_second"] for row in rows if row.get("words_per_second")]
             speeds.setdefault(pair, []).append((rows[-1]["elapsed"] / rows[-1]["step"], fmean(rates or [0.0])))
@@ -110,7 +110,7 @@ def calibrate(grid: dict, pair: str, folder: Path) -> tuple[float, float]:
         settings["data"]["valid"][f"path_{side}"] = str(folder / f"valid.{side}")
     write_text(folder / "train.yaml", yaml.safe_dump(settings))
     jobs.call(["onmt_train", "-config", folder / "train.yaml"], folder / "train.log", gpus=min(grid["gpus"], 1))
-    rows = read_metrics(folder / "model_metrics.jsonl")
+    rows = read_rows(folder / "model_metrics.jsonl")
     seconds = (rows[-1]["elapsed"] - rows[0]["elapsed"]) / (rows[-1]["step"] - rows[0]["step"])
     return seconds, fmean(row["words_per_second"] for row in rows[1:])
 

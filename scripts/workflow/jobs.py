@@ -26,7 +26,7 @@ from paragraph import sparsity_paragraph
 from onmt_entmax.errors import UserError
 from onmt_entmax.files import read_lines, write_json, write_lines, write_text
 from onmt_entmax.progress import duration, steps_per_epoch
-from onmt_entmax.report.metrics_log import read_metrics
+from onmt_entmax.report.metrics import read_rows
 
 GRID = "grid.json"
 STEP = re.compile(r"model_step_(\d+)\.pt")
@@ -264,7 +264,7 @@ def _report(folder: Path, line: str) -> None:
 
 def _summary(folder: Path, steps: int) -> dict:
     """What became of a training."""
-    rows = read_metrics(folder / "model_metrics.jsonl")
+    rows = read_rows(folder / "model_metrics.jsonl")
     best = json.loads((folder / "model_best.json").read_text(encoding="utf-8"))
     result = {"train_steps": steps, "last_step": rows[-1]["step"], "best_step": best["step"]}
     result.update(best_accuracy=best["value"], seconds=rows[-1]["elapsed"], signature=best["signature"])

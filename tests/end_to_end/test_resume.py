@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from onmt_entmax.report.metrics_log import read_metrics
+from onmt_entmax.report.metrics import read_rows
 from tests.plugin.train.helpers import config, write_data
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,7 +82,7 @@ def test_killed_twice_and_resumed_equals_uninterrupted(tmp_path):
     for name in ("m_step_24.pt", "m_best.pt"):
         assert weights(tmp_path / "killed" / name) == weights(tmp_path / "whole" / name), name
     for run in ("whole", "killed"):
-        assert [entry["step"] for entry in read_metrics(tmp_path / run / "m_metrics.jsonl")] == [5, 10, 15, 20]
+        assert [entry["step"] for entry in read_rows(tmp_path / run / "m_metrics.jsonl")] == [5, 10, 15, 20]
     assert not list((tmp_path / "killed").glob(".*.part"))
 
 

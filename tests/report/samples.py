@@ -252,7 +252,8 @@ def run_folder(folder: Path) -> Path:
         certificate([("walked", 1.0)], line=4, complete=None, optimal=None, reason="length_penalty is set")
     ]
     write_lines(folder / "test.jsonl", [*certificates, {"line": 5, "reason": "blank input line"}])
-    words = [random.Random(1).choice(WORDS) for _ in range(200)]
+    rng = random.Random(1)
+    words = [rng.choice(WORDS) for _ in range(200)]
     half = [
         ([*words, "</s>"], [0.99] * 200 + [1.0], "finished"),
         ([*words[:9], "sight"], [0.99] * 9 + [0.01], "dropped"),

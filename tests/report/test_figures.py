@@ -6,14 +6,14 @@ import math
 
 import matplotlib
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import imread
 
 from onmt_entmax.cli import main
-from onmt_entmax.commands import figure
 from onmt_entmax.errors import UserError
-from onmt_entmax.report.figures import attention, curves, histogram, mappings, style
+from onmt_entmax.report.figures import FIGURES, attention, plots, style
 from onmt_entmax.report.figures.trees import beam_figure, forced_figure
-from onmt_entmax.report.readers import Metrics
+from onmt_entmax.report.metrics import Metrics
 from onmt_entmax.report.steps import forced_of
 from onmt_entmax.report.trees import tree_of
 from tests.report import samples
@@ -50,7 +50,7 @@ def inputs(tmp_path, draw_file, forced_file):
 
 
 @pytest.mark.parametrize("suffix", sorted(MAGIC))
-@pytest.mark.parametrize("name", sorted(figure.FIGURES))
+@pytest.mark.parametrize("name", sorted(FIGURES))
 def test_every_figure_in_every_format(name, suffix, inputs, tmp_path, capsys):
     output = tmp_path / f"out.{suffix}"
     assert main(["figure", name, *inputs[name], "--output", str(output)]) == 0
@@ -83,7 +83,7 @@ def test_lines_differ_in_lightness_dash_and_marker():
 
 
 def test_mappings_saturate_where_the_paper_says():
-    t, lines = mappings.curves((1.0, 1.5, 2.0))
+    t, lines = plots.mapping_curves((1.0, 1.5, 2.0))
     softmax, entmax15, sparsemax = lines
     # softmax never saturates; the others reach 0 and 1 at t = -+1/(alpha - 1): 2 for 1.5 and 1 for 2
     assert min(softmax) > 0 and max(softmax) < 1
@@ -108,10 +108,8 @@ def test_beam_of_long_sentences_stays_on_the_page(length):
     assert width <= style.PAGE + 0.2 and height < 12
     renderer = drawn.canvas.get_renderer() if hasattr(drawn.canvas, "get_renderer") else None
     if renderer is None:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-
         renderer = FigureCanvasAgg(drawn).get_renderer()
-    with matplotlib.rc_context(style.RC):
+    with style.look():
         right = max(text.get_window_extent(renderer).x1 for text in drawn.axes[0].texts)
     assert right <= drawn.bbox.width
 
@@ -135,6 +133,21 @@ def test_dollar_signs_are_no_formulas(tmp_path):
     style.save(forced_figure(forced_of(example)), output)
     style.save(attention.attention_figure([attention.heat_map_of(example)]), output)
     assert output.stat().st_size > 1000
+
+
+def test_labels_are_no_formulas_and_a_users_settings_do_not_matter(tmp_path, inputs):
+    def drawn(name, label):
+        output = tmp_path / f"{name}.png"
+        metrics = inputs["learning-curves"][1]
+        words = ["learning-curves", "--input", metrics, metrics, "--labels", label, "b_c"]
+        assert main(["figure", *words, "--output", str(output)]) == 0
+        return output.read_bytes()
+
+    plain = drawn("plain", "$x_1$ costs $5")
+    with matplotlib.rc_context({"text.usetex": True, "axes.facecolor": "black", "lines.linewidth": 9, "font.size": 30}):
+        assert drawn("own", "$x_1$ costs $5") == plain
+    groups = plots.group(runs((1.5, 1.5, 90)), ["$x$"])
+    assert not plots.training_speed(groups).legends[0].get_texts()[0].get_parse_math()
 
 
 def test_attention_outlines_exactly_the_nonzeros():
@@ -162,53 +175,98 @@ def test_many_models_go_on_several_rows():
 
 
 def test_runs_with_the_same_alphas_are_one_line_in_the_legend():
-    groups = curves.group(runs((1.5, 1, 91), (1.5, 1.5, 92), (1, 1, 90), (1.5, 1.5, 91)))  # in any order
+    groups = plots.group(runs((1.5, 1, 91), (1.5, 1.5, 92), (1, 1, 90), (1.5, 1.5, 91)))  # in any order
     assert list(groups) == ["softmax", "1.5-entmax", "output 1.5, attention 1"]
-    drawn = curves.training_speed(groups)
+    drawn = plots.training_speed(groups)
     axes = drawn.axes[0]
     assert len(axes.lines) == 4
-    # markers on the first run of each setting only
-    assert [line.get_marker() for line in axes.lines] == ["o", "s", "None", "^"]
+    # a marker per validation on every run, so that one with a single validation is seen
+    assert [line.get_marker() for line in axes.lines] == ["o", "s", "s", "^"]
+    assert not any(line.get_clip_on() for line in axes.lines)
     assert drawn.legends[0].get_texts()[0].get_text() == "softmax (1,000 words/s)"
 
 
 def test_learning_curves_ring_the_best_validation():
-    drawn = curves.learning_curves(curves.group(runs((1.5, 1.5, 92))))
-    assert [axes.get_title(loc="left") for axes in drawn.axes] == [panel[1] for panel in curves.PANELS]
+    drawn = plots.learning_curves(plots.group(runs((1.5, 1.5, 92))))
+    assert [axes.get_title(loc="left") for axes in drawn.axes] == [
+        "Validation loss",
+        "Token accuracy (%)",
+        "Target types of non-zero probability",
+        "Source tokens attended to",
+    ]
     ring = drawn.axes[1].lines[-1]
     assert list(ring.get_xdata()) == [700]  # the eighth is made lower than the seventh
+    assert not ring.get_clip_on()
+
+
+def test_losses_of_different_alphas_share_no_axis():
+    drawn = plots.learning_curves(plots.group(runs((1, 1, 90), (1.5, 1.5, 92), (1.5, 1, 91))))
+    lines = {axes.get_title(loc="left"): len(axes.lines) for axes in drawn.axes}
+    assert lines["Validation loss, output α = 1"] == 1 and lines["Validation loss, output α = 1.5"] == 2
+    assert lines["Token accuracy (%)"] == 6  # three lines and three rings
+    names = [text.get_text() for text in drawn.legends[0].get_texts()]
+    assert names == ["softmax", "1.5-entmax", "output 1.5, attention 1"]
+
+
+def test_a_learned_alpha_is_shown():
+    (run,) = runs((1.5, 1.4, 92))
+    for number, row in enumerate(run.rows):
+        row.update(alpha_learned=True, alpha_attention=1.5 - 0.01 * number)
+    groups = plots.group([run])
+    assert list(groups) == ["output 1.5, attention learned"]
+    drawn = plots.learning_curves(groups)
+    assert drawn.axes[-1].get_title(loc="left") == "Learned α of the attention"
+    assert list(drawn.axes[-1].lines[0].get_ydata())[-1] == pytest.approx(1.43)
+    grid = plots.alpha_grid([run, *runs((1.5, 1, 90), (1.5, 1.5, 91))])
+    assert list(grid.axes[0].lines[0].get_xdata()) == [1, 1.5]
+    star = grid.axes[0].lines[-1]
+    assert star.get_marker() == "*" and star.get_xdata()[0] == pytest.approx(1.43)
+
+
+def test_legends_lie_outside_of_the_axes():
+    labels = {
+        "a long name of a model": [samples.TREE_OF_LIFE],
+        "b": [samples.TREE_OF_LIFE],
+        "c": [samples.TREE_OF_LIFE],
+    }
+    drawn = plots.support_histogram(labels)
+    renderer = FigureCanvasAgg(drawn).get_renderer()
+    drawn.draw(renderer)
+    for part in drawn.subfigs:
+        top = part.legends[0].get_window_extent(renderer).y1
+        assert top <= part.axes[0].get_tightbbox(renderer).y0
 
 
 def test_alpha_grid_averages_runs_and_fixes_the_other_alpha():
     grid = runs((1.5, 1, 90), (1.5, 1, 92), (1.5, 1.5, 95), (1.33, 1.5, 96), (1.5, 2, 94), (2, 2, 99))
     best = [run.best["accuracy"] for run in grid]
-    drawn = curves.alpha_grid(grid)
+    drawn = plots.alpha_grid(grid)
     left, right = (axes.lines[0] for axes in drawn.axes)
     assert list(left.get_xdata()) == [1, 1.5, 2]
     assert left.get_ydata()[0] == pytest.approx((best[0] + best[1]) / 2)
     assert list(right.get_xdata()) == [1.33, 1.5]  # (2, 2) has its other alpha elsewhere
     with pytest.raises(UserError, match="no two models that differ in one alpha"):
-        curves.alpha_grid(grid[-1:])
+        plots.alpha_grid(grid[-1:])
 
 
 def test_differences_between_runs_are_named():
     first, second = runs((1, 1, 90), (1.5, 1.5, 90))
-    assert curves.differing_fields([first, second]) == []
+    assert plots.differing_fields([first, second]) == []
     second.rows[-1]["signature"] += "|lr:0.1"
-    assert curves.differing_fields([first, second]) == ["lr"]
+    assert plots.differing_fields([first, second]) == ["lr"]
 
 
 def test_support_sizes():
     examples = [samples.TREE_OF_LIFE, samples.forced(["a"], [{"a": 0.5, "b": 0.5}], ["x", "y", "z"])]
-    output, attended = histogram.support_sizes(examples)
+    output, attended = plots.support_sizes(examples)
     assert output == [3, 2, 3, 8, 3, 1, 2, 1, 1, 1, 1, 2]
     assert attended == [2] * 12
     with pytest.raises(UserError, match="no support sizes"):
-        histogram.support_histogram({"a": [{"line": 1}]})
+        plots.support_histogram({"a": [{"line": 1}]})
 
 
 def test_support_histogram_shares_add_up_to_one():
-    drawn = histogram.support_histogram({"a": [samples.TREE_OF_LIFE]})
+    drawn = plots.support_histogram({"a": [samples.TREE_OF_LIFE]})
     for axes in drawn.axes:
         assert math.fsum(bar.get_height() for bar in axes.patches) == pytest.approx(100)
 
@@ -229,6 +287,7 @@ def test_beam_and_forced_in_the_terminal(draw_file, forced_file, capsys):
         (["mappings", "--output", "a.gif"], "Invalid setting for `output`: a.gif. Valid choices: *.png, *.svg, *.pdf."),
         (["mappings", "--output", "a.png", "--alphas", "0.5"], "Invalid setting for `alphas`: 0.5."),
         (["beam", "--input", "x", "--line", "0"], "Invalid setting for `line`: 0. It must be at least 1."),
+        (["forced", "--input", "x", "--max_steps", "0"], "Invalid setting for `max-steps`: 0. It must be at least 1."),
         (["beam", "--input", "x", "y"], "`figure beam` shows one input of one file"),
         (["beam", "--input", "x", "--width", "1"], "Invalid setting for `width`: 1.0."),
         (["attention", "--input", "x", "y", "--labels", "a", "--output", "a.png"], "One per file is needed: 2."),
@@ -244,7 +303,7 @@ def test_mistakes_are_said_in_one_line(arguments, message, capsys):
 def test_empty_files_are_said_in_one_line(tmp_path, capsys):
     empty = tmp_path / "empty.jsonl"
     empty.write_text("")
-    for name, (_, source) in figure.FIGURES.items():
+    for name, (_, source) in FIGURES.items():
         if source:
             assert main(["figure", name, "--input", str(empty), "--output", str(tmp_path / "a.png")]) == 2
             assert capsys.readouterr().err == f"onmt_entmax figure: {empty} is empty: nothing to show.\n"

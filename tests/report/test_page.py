@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
+from pathlib import Path
 
 import matplotlib.image
 import pytest
 
 from onmt_entmax.cli import main
 from onmt_entmax.errors import UserError
-from onmt_entmax.report.page.build import page
-from onmt_entmax.report.page.run_files import read_run
+from onmt_entmax.report.page import page
+from onmt_entmax.report.run_files import rank, read_run
 from tests.report import samples
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -51,6 +53,11 @@ def check(html: str) -> Checker:
     return checker
 
 
+def words(html: str) -> str:
+    """The text with single blanks."""
+    return re.sub(r"(<[^>]+>|\s)+", " ", html)
+
+
 def test_page_holds_everything_and_loads_nothing(run_dir):
     html = page(read_run(run_dir))
     checker = check(html)
@@ -69,7 +76,7 @@ def test_page_holds_everything_and_loads_nothing(run_dir):
 def test_certificate_rates_count_void_ones_as_not_certified(run_dir):
     # three complete certificates and a void one: 75%; one string alone in none of the three
     text = re.sub("<[^>]+>", " ", page(read_run(run_dir)))
-    assert re.search(r"4 inputs\s+share\s+One string only \(%\)\s+0\.0\s+Complete \(%\)\s+75\.0", text)
+    assert re.search(r"4 inputs\s+of all inputs\s+One string only \(%\)\s+0\.0\s+Complete \(%\)\s+75\.0", text)
 
 
 def test_least_certain_examples_come_first(run_dir):
@@ -137,26 +144,76 @@ def test_same_files_same_page(run_dir):
     assert page(read_run(run_dir)) == page(read_run(run_dir))
 
 
-def test_uncertain_writes_the_least_certain_lines(run_dir, tmp_path, capsys):
-    (tmp_path / "a.src").write_text("one\ntwo\nthree\nfour\nfive\n")
-    certificates = [samples.certificate([("a", prob)], line=line) for line, prob in ((1, 0.9), (2, 0.2), (3, 0.5))]
+def test_the_headline_is_the_test_sets_and_says_so(run_dir):
+    dev = [samples.certificate([("a", 0.5), ("b", 0.4)], complete=False, optimal=False)]
+    samples.write_lines(run_dir / "dev.jsonl", dev)  # before test.jsonl in the alphabet
+    text = words(page(read_run(run_dir)))
+    assert "75.0% complete searches, of all inputs of test.jsonl" in text
+    assert re.search(r"Certificates test\.jsonl .* dev\.jsonl 1 input ", text)  # all are listed, in this order
+    assert rank(Path("model_best.jsonl")) < rank(Path("a.jsonl")) < rank(Path("valid.jsonl"))
+    assert rank(Path("evaluation.json"), samples.inflection_result(1, "1/1", "1"))[0] == 0  # its signature: split:test
+
+
+def test_two_averages_of_one_name_are_told_apart(run_dir):
+    result = samples.inflection_result(95.25, "1.5/1.5", "1", "none", "bundled", 2)
+    result["macro"]["single"] = 33.3
+    (run_dir / "evaluation.json").write_text(json.dumps(result), encoding="utf-8")
+    text = words(page(read_run(run_dir)))
+    assert "mean of 2 languages" in text and "of all inputs" in text
+    assert "Rates here are means over languages; under Certificates every input counts the same." in text
+
+
+def test_attention_files_have_their_place(run_dir):
+    (run_dir / "examples.trace.jsonl").unlink()
+    (run_dir / "examples.forced.jsonl").unlink()
+    weights = [[1.0, 0.0], [0.5, 0.5]]
+    record = {"line": 2, "source": ["x", "y"], "hypotheses": [{"tokens": ["a", "</s>"], "attention": weights}]}
+    samples.write_lines(run_dir / "test.attention.jsonl", [record])
+    run = read_run(run_dir)
+    assert not any("certificate lacks" in notice for notice in run.notices)
+    shown = {example["line"]: example for example in run.examples(20)}
+    assert shown[2]["attention"]["weights"] == weights and "attention" not in shown[1]
+    assert check(page(run)) and page(run).count("class=cell") == 3
+
+
+def test_a_learned_alpha_and_the_best_checkpoint_are_said(run_dir):
+    rows = samples.metrics_rows(1.5, 1.5, 92)
+    for row in rows:
+        row.update(alpha_learned=True, alpha_attention=1.3739)
+    samples.write_lines(run_dir / "model_metrics.jsonl", rows)
+    note = {"step": 700, "measure": "accuracy", "value": 91.5, "checkpoint": "run/model_best.pt", "signature": "valid"}
+    (run_dir / "model_best.json").write_text(json.dumps(note, indent=2))
+    text = words(page(read_run(run_dir)))
+    assert "output 1.5, attention learned" in text and "α learned: 1.374 at the last validation" in text
+    assert "run/model_best.pt, step 700, accuracy 91.50 (model_best.json)" in text
+
+
+def test_overview(run_dir, capsys):
+    assert main(["overview", f"mine={run_dir}"]) == 0
+    lines = capsys.readouterr().out.split("\n")
+    assert [cell.strip() for cell in lines[2].split("|")[1:-1]] == ["mine", "95.2", "1.50", "2.25", "–", "–", "–"]
+    assert lines[4].startswith("acc|task:bundled") and lines[5].startswith("sparsity|src:dev")
+    assert main(["overview", str(run_dir)]) == 2
+    assert "Write NAME=FOLDER." in capsys.readouterr().err
+    (run_dir / "sparsity.json").unlink()
+    assert main(["overview", f"mine={run_dir}"]) == 2
+    assert "sparsity.json is missing: has the run finished?" in capsys.readouterr().err
+
+
+def test_uncertain_writes_the_least_certain_lines(tmp_path, capsys):
+    source = tmp_path / "a.src"
+    source.write_text("one\ntwo\n\nfour\n")
+    certificates = [samples.certificate([("a", prob)], line=line) for line, prob in ((1, 0.9), (2, 0.2), (4, 0.5))]
+    certificates.insert(2, {"line": 3, "reason": "blank input line"})
     samples.write_lines(tmp_path / "c.jsonl", certificates)
-    arguments = [
-        "uncertain",
-        "--certificates",
-        str(tmp_path / "c.jsonl"),
-        "--src",
-        str(tmp_path / "a.src"),
-        "--count",
-        "2",
-    ]
+    arguments = ["uncertain", "--certificates", str(tmp_path / "c.jsonl"), "--src", str(source), "--count", "2"]
     assert main(arguments) == 0
-    assert capsys.readouterr().out == "2\t20.0%\ttwo\n3\t50.0%\tthree\n"
-    assert main([*arguments, "--tgt", str(tmp_path / "a.src"), "--output", str(tmp_path / "u")]) == 0
-    assert (tmp_path / "u.src").read_text() == (tmp_path / "u.tgt").read_text() == "two\nthree\n"
-    (tmp_path / "a.src").write_text("one\n")
+    assert capsys.readouterr().out == "2\t20.0%\ttwo\n4\t50.0%\tfour\n"
+    assert main([*arguments, "--tgt", str(source), "--output", str(tmp_path / "u")]) == 0
+    assert (tmp_path / "u.src").read_text() == (tmp_path / "u.tgt").read_text() == "two\nfour\n"
+    source.write_text("one\ntwo\n\nfour\nfive\n")
     assert main(arguments) == 2
-    assert "a.src has 1 lines, and" in capsys.readouterr().err
+    assert "a.src has 5 lines, and" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")

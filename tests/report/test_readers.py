@@ -8,12 +8,13 @@ import pytest
 
 from onmt_entmax.errors import UserError
 from onmt_entmax.report.readers import (
+    KINDS,
     attention_of,
     kind,
+    lines_beside,
     pick,
     read_examples,
-    read_metrics,
-    read_result,
+    read_object,
     signature_fields,
 )
 from tests.report import samples
@@ -22,7 +23,7 @@ from tests.report import samples
 def test_empty_file_says_so(tmp_path):
     path = tmp_path / "empty.jsonl"
     path.write_text("\n")
-    for read in (read_metrics, read_examples, read_result):
+    for read in (read_examples, read_object):
         with pytest.raises(UserError, match=r"empty\.jsonl is empty"):
             read(path)
 
@@ -34,48 +35,68 @@ def test_broken_line_is_named(tmp_path):
         read_examples(path)
 
 
-def test_metrics_line_cut_short_by_a_kill_is_left_out(tmp_path):
-    path = samples.write_lines(tmp_path / "m_metrics.jsonl", samples.metrics_rows(1.5, 1, 90, steps=3))
-    path.write_text(path.read_text() + '{"step": 400, "ki')
-    run = read_metrics(path)
-    assert [row["step"] for row in run.rows] == [100, 200, 300]
-    assert run.alphas == (1.5, 1)
-
-
-def test_best_validation_is_that_of_the_highest_accuracy(tmp_path):
-    rows = samples.metrics_rows(1.5, 1.5, 90, steps=3)
-    for row, accuracy in zip(rows, (10.0, 30.0, 30.0)):
-        row["accuracy"] = accuracy
-    run = read_metrics(samples.write_lines(tmp_path / "m_metrics.jsonl", rows))
-    assert run.best["step"] == 200  # the first on a tie
-
-
-def test_resumed_run_keeps_its_last_course_and_its_time(tmp_path):
-    rows = samples.metrics_rows(1.5, 1.5, 90, steps=4)
-    for row, (step, elapsed) in zip(rows, [(100, 10.0), (200, 20.0), (200, 9.0), (300, 19.0)]):
-        row["step"], row["elapsed"] = step, elapsed
-    run = read_metrics(samples.write_lines(tmp_path / "m_metrics.jsonl", rows))
-    # the clock started again after step 100, at 10 seconds
-    assert [(row["step"], row["elapsed"]) for row in run.rows] == [(100, 10.0), (200, 19.0), (300, 29.0)]
-
-
-def test_metrics_without_a_validation(tmp_path):
-    path = samples.write_lines(tmp_path / "m_metrics.jsonl", [{"kind": "train", "step": 1}])
-    with pytest.raises(UserError, match="no validation in it"):
-        read_metrics(path)
+ATTENTION = {
+    "line": 1,
+    "source": ["x", "y"],
+    "hypotheses": [
+        {"tokens": ["a", "</s>"], "attention": [[0.25, 0.75], [1.0, 0.0]]},
+        {"tokens": ["b"], "attention": [[1.0, 0.0]]},
+    ],
+}
+BEST = {"step": 2, "measure": "accuracy", "value": 9.0, "checkpoint": "m_best.pt", "signature": "valid|a"}
 
 
 def test_kinds():
     trace = samples.trace(1, samples.DRAW_PATHS, samples.SOURCE)
     result = samples.inflection_result(1.0, "1/1", "1")
-    objects = [samples.draw(), trace, samples.TREE_OF_LIFE, samples.metrics_rows(1, 1, 9)[0], result, {"a": 1}]
-    assert [kind(each) for each in objects] == ["certificate", "trace", "forced", "metrics", "result", None]
+    metrics = samples.metrics_rows(1, 1, 9)[0]
+    objects = [samples.draw(), trace, samples.TREE_OF_LIFE, metrics, result, ATTENTION, BEST, {"a": 1}]
+    kinds = ["certificate", "trace", "forced", "metrics", "result", "attention", "best", None]
+    assert [kind(each) for each in objects] == kinds
+    assert set(kinds) - {None} == set(KINDS) - {"sparsity"}
 
 
-def test_another_kind_of_file_is_refused(tmp_path):
+def test_another_kind_of_file_is_named_with_what_reads_it(tmp_path):
     path = samples.write_lines(tmp_path / "m_metrics.jsonl", samples.metrics_rows(1, 1, 9))
-    with pytest.raises(UserError, match="no output of `trace`, `force` or `-certificates`"):
+    with pytest.raises(UserError, match=r"m_metrics\.jsonl holds a metrics file of `onmt_train`, for `table 3` and"):
         read_examples(path)
+    path = samples.write_lines(tmp_path / "a.jsonl", [ATTENTION])
+    wanted = r"holds attention weights of `onmt_translate -attention`, for `figure attention`\. Needed: certificates"
+    with pytest.raises(UserError, match=wanted):
+        read_examples(path, ("certificate",))
+    with pytest.raises(UserError, match="is no file of ours that fits here. Needed: search trees"):
+        read_examples(samples.write_lines(tmp_path / "b.jsonl", [{"a": 1}]), ("trace",))
+
+
+def test_an_indented_object_is_recognised_too(tmp_path):
+    path = tmp_path / "sparsity.json"
+    path.write_text(json.dumps({"target_types": 2.0, "signature": "s"}, indent=2))
+    with pytest.raises(UserError, match="holds a result of `onmt_entmax sparsity`"):
+        read_examples(path)
+    path.write_text('{\n  "a": 1,\n')
+    with pytest.raises(UserError, match=r"sparsity\.json: not JSON"):
+        read_object(path)
+
+
+def test_attention_files_give_the_best_hypothesis_and_pass_over_blank_lines(tmp_path):
+    blank = {"line": 2, "source": [], "hypotheses": []}
+    (example,) = read_examples(samples.write_lines(tmp_path / "a.jsonl", [ATTENTION, blank]))
+    assert attention_of(example) == (["x", "y"], ["a", "</s>"], [[0.25, 0.75], [1.0, 0.0]])
+    without = {**ATTENTION, "hypotheses": [{"tokens": ["a"], "attention": None}]}  # a model without attention
+    (example,) = read_examples(samples.write_lines(tmp_path / "b.jsonl", [without]))
+    assert attention_of(example) is None
+    short = {**ATTENTION, "source": ["x"]}
+    with pytest.raises(UserError, match="2 rows of .2. attention weights, for 2 target and 1 source tokens"):
+        read_examples(samples.write_lines(tmp_path / "c.jsonl", [short]))
+
+
+def test_texts_beside_examples_have_as_many_lines(tmp_path, draw_file):
+    text = tmp_path / "a.src"
+    text.write_text("one\ntwo\n")
+    with pytest.raises(UserError, match=r"a\.src has 2 lines, and .*draw\.jsonl speaks of 1 input line: they do not"):
+        lines_beside(draw_file, text)
+    text.write_text("one\n")
+    assert lines_beside(draw_file, text) == ["one"]
 
 
 def test_blank_input_lines_are_left_out(tmp_path):
@@ -88,9 +109,9 @@ def test_blank_input_lines_are_left_out(tmp_path):
 
 def test_pick_names_what_is_missing(draw_file):
     with pytest.raises(UserError, match=r"draw\.jsonl: no input line 7"):
-        pick(draw_file, 7, lambda example: True, "a search")
+        pick(draw_file, 7, ("certificate",), lambda example: True, "a search")
     with pytest.raises(UserError, match=r"no example of line 1 with attention"):
-        pick(draw_file, 1, lambda example: "attention" in example, "attention")
+        pick(draw_file, 1, ("certificate",), lambda example: "attention" in example, "attention")
 
 
 @pytest.mark.parametrize("parent", [None, 5, 1])
@@ -120,8 +141,8 @@ def test_attention_from_the_nonzeros_of_forced_decoding():
 def test_result_without_signatures_is_refused(tmp_path):
     path = tmp_path / "r.json"
     path.write_text(json.dumps({"macro": {"acc": 1}}))
-    with pytest.raises(UserError, match="no `signatures`"):
-        read_result(path)
+    with pytest.raises(UserError, match="Needed: a result of `onmt_entmax evaluate --json`"):
+        read_object(path, "result")
 
 
 def test_signature_fields():

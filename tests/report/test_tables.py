@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 from onmt_entmax.cli import main
 from onmt_entmax.errors import UserError
-from onmt_entmax.report import paper
 from onmt_entmax.report.table_formats import latex, markdown, terminal
-from onmt_entmax.report.tables import table1, table2, table3
+from onmt_entmax.report.tables import PAPER1, PAPER2, table1, table2, table3
 from tests.report import samples
 
 
@@ -141,12 +141,35 @@ def test_table3_from_metrics_and_from_sparsity_files(tmp_path):
     assert row(table, "sparsemax") == ["–", "3.75", "–", "7.55"]
 
 
+def test_table3_says_what_has_no_place_in_it(tmp_path):
+    numbers = {"target_types": 18.0, "source_words": 7.0}
+    shown = ["1.5/learned:1.370", "1.5/none", "1.5/1.5+1.5/1.5", "1.5/2"]
+    files = write(tmp_path, [{**numbers, "signature": f"sparsity|src:dev|alpha:{alpha}"} for alpha in shown])
+    rows = samples.metrics_rows(1.5, 1.5, 90, steps=1)
+    rows[0]["alpha_learned"] = True
+    table = table3([*files, samples.write_lines(tmp_path / "m_metrics.jsonl", rows)])
+    for path, alpha in zip([*files, tmp_path / "m_metrics.jsonl"], [*shown, "1.5/1.5 (learned)"]):
+        assert f"{path.name}: alpha {alpha} has no place in this table" in " ".join(table.notices)
+    assert row(table, "1.5-entmax")[::2] == ["–", "–"]
+    with pytest.raises(UserError, match="holds a result of `onmt_entmax evaluate"):
+        table3(write(tmp_path, [samples.inflection_result(1.0, "1/1", "1")]))
+
+
+def test_a_learned_alpha_has_no_place_in_tables_1_and_2(tmp_path):
+    table = table1(write(tmp_path, [samples.inflection_result(80.0, "1.5/learned", "1")]))
+    assert table.notices == ["r0.json: alpha 1.5/learned has no place in this table: left out."]
+    table = table2(write(tmp_path, [samples.translation_result([26.0], "1.5/learned")]))
+    assert "alphas 1.5/learned, direction de-en have no place" in " ".join(table.notices)
+
+
 def test_formats(tmp_path):
     table = table3(write(tmp_path, [{"target_types": 2.0, "source_words": 1.5, "signature": "sparsity|a_b|alpha:2/2"}]))
     plain, marks, tex = terminal(table), markdown(table), latex(table)
     assert plain.split("\n")[7].split() == ["sparsemax", "1.50", "3.75", "2.00", "7.55"]
     assert "sparsity|a_b|alpha:2/2" in plain
-    assert "| sparsemax | 1.50 | 3.75 | 2.00 | 7.55 |" in marks
+    assert [re.split(" *\\| *", line)[1:-1] for line in marks.split("\n") if "sparsemax" in line] == [
+        ["sparsemax", "1.50", "3.75", "2.00", "7.55"]
+    ]
     assert r"method & \multicolumn{2}{c}{\# attended} & \multicolumn{2}{c}{\# target words} \\" in tex
     assert r"sparsemax & 1.50 & 3.75 & 2.00 & 7.55 \\" in tex
     assert tex.count(r"\toprule") == tex.count(r"\midrule") == tex.count(r"\bottomrule") == 1
@@ -156,7 +179,7 @@ def test_formats(tmp_path):
 def test_formats_mark_the_best():
     assert r"\textbf{26.17 $\pm$0.13}" in latex(table2([]))
     assert "**26.17 ±0.13**" in markdown(table2([]))
-    assert "26.17 ±0.13*" in terminal(table2([]))
+    assert " *26.17 ±0.13 " in terminal(table2([]))
     assert "\033[1m26.17 ±0.13\033[0m" in terminal(table2([]), bold=True)
 
 
@@ -174,11 +197,11 @@ def test_command(tmp_path, capsys):
     assert (tmp_path / "t.tex").read_text().startswith("\\begin{tabular}{llrrrrrrrr}\n")
     paths[0].write_text("")
     assert main(["table", "1", "--input", str(paths[0])]) == 2
-    assert capsys.readouterr().err == f"onmt_entmax table: {paths[0]} is empty; a JSON object is needed.\n"
+    assert capsys.readouterr().err == f"onmt_entmax table: {paths[0]} is empty: nothing to show.\n"
 
 
 def test_the_papers_numbers_are_those_of_the_paper():
     # sums over the numbers in the paper's source, taken by a script: a guard against a slip of the finger
-    assert round(sum(map(sum, paper.TABLE1.values())), 2) == 3227.21
-    assert round(sum(value for cells in paper.TABLE2.values() for value, _ in cells), 2) == 449.48
-    assert round(sum(sd for cells in paper.TABLE2.values() for _, sd in cells), 2) == 3.16
+    assert round(sum(map(sum, PAPER1.values())), 2) == 3227.21
+    assert round(sum(value for cells in PAPER2.values() for value, _ in cells), 2) == 449.48
+    assert round(sum(sd for cells in PAPER2.values() for _, sd in cells), 2) == 3.16

@@ -6,8 +6,18 @@ import math
 
 import pytest
 
-from onmt_entmax.report.layout import columns, wrap
-from onmt_entmax.report.text import cells, count, is_characters, join, percent, percent_of_log, shorten, visible
+from onmt_entmax.report.text import (
+    cells,
+    columns,
+    count,
+    is_characters,
+    join,
+    percent,
+    percent_of_log,
+    shorten,
+    visible,
+    wrap,
+)
 
 
 @pytest.mark.parametrize(
@@ -20,7 +30,7 @@ def test_only_exact_zero_and_one_are_shown_as_such(probability, shown):
 
 @pytest.mark.parametrize(
     ("log_prob", "shown"),
-    [(0.0, "100%"), (math.log(0.5), "50.0%"), (-100 * math.log(10) + 0.1, "1e-100"), (-math.inf, "0%")],
+    [(0.0, "100%"), (math.log(0.5), "50.0%"), (-100 * math.log(10) + 0.1, "1e-98%"), (-math.inf, "0%")],
 )
 def test_tiny_probabilities_keep_their_order_of_magnitude(log_prob, shown):
     assert percent_of_log(log_prob) == shown

@@ -17,7 +17,7 @@ from onmt_entmax.plugin.train.options import VALID_LOSS
 from onmt_entmax.plugin.train.saver import WholeModelSaver, is_first, on_first, world_size
 from onmt_entmax.plugin.train.stop import StopRule, is_better
 from onmt_entmax.progress import Clock, steps_per_epoch
-from onmt_entmax.report.metrics_log import MetricsLog
+from onmt_entmax.report.metrics import MetricsLog
 from onmt_entmax.version import __version__
 
 _COUNTS = ("loss", "n_batchs", "n_sents", "n_words", "n_correct", "n_src_words")

@@ -14,8 +14,7 @@ from matplotlib.patches import Rectangle
 
 from onmt_entmax.errors import UserError
 from onmt_entmax.report.figures import style
-from onmt_entmax.report.figures.canvas import Canvas
-from onmt_entmax.report.figures.fonts import families
+from onmt_entmax.report.figures.canvas import Canvas, families
 from onmt_entmax.report.readers import attention_of
 from onmt_entmax.report.text import shorten, visible
 
@@ -76,6 +75,7 @@ def heat_map_of(example: dict[str, Any], label: str = "", max_tokens: int = MAX_
     return HeatMap(names[0], names[1], shown, label, notices)
 
 
+@style.look()
 def attention_figure(maps: Sequence[HeatMap], width: float = style.PAGE, font: Optional[Path] = None) -> Figure:
     """Draw heat maps: source across, target down, dark is much; every non-zero weight is outlined.
 
@@ -105,21 +105,21 @@ def attention_figure(maps: Sequence[HeatMap], width: float = style.PAGE, font: O
     heights = [top + cell * max(len(maps[i].target) for i in row) + foot for row in rows]
     used = max(sum(left[i] + widths[i] + 0.15 for i in row) for row in rows)
     used = max([used, *(measure(note, 6.5) / style.POINTS + 0.1 for note in notes), 1.2])
-    with matplotlib.rc_context({**style.RC, "font.family": names}):
-        figure = Figure(figsize=(used, sum(heights)))
-        above = 0.0
-        for row, height in zip(rows, heights):
-            x = 0.0
-            for index in row:
-                one = maps[index]
-                w, h = cell * len(one.source), cell * len(one.target)
-                box = ((x + left[index]) / used, 1 - (above + top + h) / sum(heights), w / used, h / sum(heights))
-                _panel(figure.add_axes(box), one, min(size, cell * style.POINTS * 0.95))
-                x += left[index] + widths[index] + 0.15
-            above += height
-        for number, note in enumerate(reversed(notes)):
-            y = (0.04 + 0.12 * number) / sum(heights)
-            figure.text(0.05 / used, y, note, size=6.5, color=style.WARN, parse_math=False)
+    matplotlib.rcParams["font.family"] = names
+    figure = Figure(figsize=(used, sum(heights)))
+    above = 0.0
+    for row, height in zip(rows, heights):
+        x = 0.0
+        for index in row:
+            one = maps[index]
+            w, h = cell * len(one.source), cell * len(one.target)
+            box = ((x + left[index]) / used, 1 - (above + top + h) / sum(heights), w / used, h / sum(heights))
+            _panel(figure.add_axes(box), one, min(size, cell * style.POINTS * 0.95))
+            x += left[index] + widths[index] + 0.15
+        above += height
+    for number, note in enumerate(reversed(notes)):
+        y = (0.04 + 0.12 * number) / sum(heights)
+        figure.text(0.05 / used, y, note, size=6.5, color=style.WARN)
     return figure
 
 
@@ -140,10 +140,11 @@ def _panel(axes, one: HeatMap, size: float) -> None:
         for column, weight in enumerate(weights)
         if weight > 0
     ]
-    axes.add_collection(PatchCollection(cells, facecolor="none", edgecolor=style.ACCENT, linewidth=0.6, clip_on=False))
-    axes.set_xticks(range(len(one.source)), one.source, rotation=90, size=size, parse_math=False)
-    axes.set_yticks(range(len(one.target)), one.target, size=size, parse_math=False)
+    outline = {"facecolor": "none", "edgecolor": style.ACCENT, "linewidth": 0.6, "clip_on": False}
+    axes.add_collection(PatchCollection(cells, **outline, zorder=3))  # above the frame, whose edge they may share
+    axes.set_xticks(range(len(one.source)), one.source, rotation=90, size=size)
+    axes.set_yticks(range(len(one.target)), one.target, size=size)
     axes.tick_params(length=0, pad=2, top=True, labeltop=True, bottom=False, labelbottom=False)
     for spine in axes.spines.values():
         spine.set(visible=True, color=style.FAINT)
-    axes.set_xlabel(one.caption, size=7, labelpad=3, loc="left", parse_math=False)
+    axes.set_xlabel(one.caption, size=7, labelpad=3, loc="left")

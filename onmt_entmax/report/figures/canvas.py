@@ -1,25 +1,124 @@
-"""A matplotlib figure in points with the origin at the top left, for pictures that are laid out like text."""
+"""Text in figures: fonts that hold its characters, and a page in points to lay it out on.
+
+Matplotlib tries the fonts of a text one after the other for each character, but knows only those it is told, and draws
+an empty box for what none of them holds. Here the installed fonts are looked through for the characters needed.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Optional
 
-import matplotlib
+from matplotlib import font_manager
 from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
+from matplotlib.ft2font import FT2Font
 from matplotlib.patches import FancyBboxPatch
 
+from onmt_entmax.errors import UserError
 from onmt_entmax.report.figures import style
 
+BASE = ("DejaVu Sans",)  # comes with matplotlib
+_CJK = ("CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO", "FULLWIDTH", "HALFWIDTH", "IDEOGRAPHIC")
+_SHOWN = 8  # characters named in the message
 SIZE = 8.5  # of the text, in points
 SMALL = 7.0
 LEADING = 1.45
 
 
+def families(texts: Iterable[str], font: Optional[Path] = None) -> list[str]:
+    """Choose font families that together hold every character of the texts.
+
+    Args:
+        texts: what will be drawn.
+        font: a font file to use before all others.
+
+    Returns:
+        Families for matplotlib's ``font.family``, in order of preference.
+
+    Raises:
+        UserError: no installed font holds some characters; names them and a package that does.
+    """
+    chosen: list[str] = []
+    if font is not None:
+        chosen.append(_add(font))
+    chosen += BASE
+    missing = {character for text in texts for character in text if not _invisible(character)}
+    for family in chosen:
+        missing -= _glyphs(font_manager.findfont(family))
+    if missing:
+        for path in _installed():
+            held = missing & _glyphs(path)
+            if held:
+                chosen.append(_register(path))
+                missing -= held
+            if not missing:
+                break
+    if missing:
+        raise UserError(_message(sorted(missing)))
+    return chosen
+
+
+def _message(missing: list[str]) -> str:
+    names = [f"{char} (U+{ord(char):04X} {unicodedata.name(char, 'unnamed')})" for char in missing[:_SHOWN]]
+    more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+    asian = any(unicodedata.name(char, "").startswith(_CJK) for char in missing)
+    other = any(not unicodedata.name(char, "").startswith(_CJK) for char in missing)
+    packages = " ".join(["fonts-noto-cjk"] * asian + ["fonts-noto-core"] * other)
+    return (
+        f"No installed font has glyphs for {', '.join(names)}{more}. Install one (Debian, Ubuntu: `apt-get install "
+        f"{packages}`; elsewhere the Noto fonts), or name a font file with --font."
+    )
+
+
+def _invisible(character: str) -> bool:
+    return character.isspace() or unicodedata.category(character) in ("Cf", "Cc")
+
+
+def _add(path: Path) -> str:
+    if not path.is_file():
+        raise UserError(f"Invalid setting for `font`: {path}. It must be a font file (.ttf, .otf or .ttc).")
+    try:
+        return _register(str(path))
+    except (RuntimeError, OSError):
+        raise UserError(f"Invalid setting for `font`: {path}. Matplotlib cannot read it as a font.") from None
+
+
+def _register(path: str) -> str:
+    """Make a font known to matplotlib, whose own list may be older than the font; returns its family."""
+    for entry in font_manager.fontManager.ttflist:
+        if entry.fname == path:
+            return entry.name
+    font_manager.fontManager.addfont(path)
+    return font_manager.fontManager.ttflist[-1].name
+
+
+@functools.cache
+def _glyphs(path: str) -> frozenset[str]:
+    try:
+        return frozenset(map(chr, FT2Font(path).get_charmap()))
+    except (RuntimeError, OSError, ValueError):  # bitmap fonts and the like
+        return frozenset()
+
+
+@functools.lru_cache(maxsize=1)
+def _installed() -> tuple[str, ...]:
+    """All fonts, those first that suit a figure: regular weight, sans, Noto; a fixed order on every run."""
+
+    def rank(path: str) -> tuple[object, ...]:
+        name = Path(path).name.lower()
+        odd = any(word in name for word in ("italic", "oblique", "thin", "light", "black", "bold", "condensed"))
+        return odd, "mono" in name, "serif" in name and "sans" not in name, not name.startswith("noto"), name, path
+
+    return tuple(sorted(font_manager.findSystemFonts(), key=rank))
+
+
 class Canvas:
-    """A page of at most a given width that grows downwards until it is turned into a figure."""
+    """A page of at most a given width that grows downwards until it is a figure; all of it inside ``style.look``."""
 
     def __init__(self, families: Sequence[str], width: float) -> None:
         """Start a page.
@@ -53,7 +152,7 @@ class Canvas:
         def draw(axes) -> None:
             axes.text(
                 x, y, text, size=size, color=color, weight="bold" if bold else "normal", ha=align, va="baseline",
-                family=list(self.families), parse_math=False,
+                family=list(self.families),
             )  # fmt: skip
 
         self._draw.append(draw)
@@ -80,14 +179,13 @@ class Canvas:
     def figure(self, margin: float = 4.0) -> Figure:
         """Make the figure: as wide and as high as what is on it."""
         width, height = self.used + 2 * margin, self.height + 2 * margin
-        with matplotlib.rc_context(style.RC):
-            figure = Figure(figsize=(width / style.POINTS, height / style.POINTS))
-            axes = figure.add_axes((0, 0, 1, 1))
-            axes.set_xlim(-margin, width - margin)
-            axes.set_ylim(height - margin, -margin)
-            axes.set_axis_off()
-            for draw in self._draw:
-                draw(axes)
+        figure = Figure(figsize=(width / style.POINTS, height / style.POINTS))
+        axes = figure.add_axes((0, 0, 1, 1))
+        axes.set_xlim(-margin, width - margin)
+        axes.set_ylim(height - margin, -margin)
+        axes.set_axis_off()
+        for draw in self._draw:
+            draw(axes)
         return figure
 
 
@@ -96,8 +194,7 @@ def _width(text: str, size: float, bold: bool, families: tuple[str, ...]) -> flo
     if not text:
         return 0.0
     font = FontProperties(family=list(families), size=size, weight="bold" if bold else "normal")
-    with matplotlib.rc_context(style.RC):
-        return _renderer().get_text_width_height_descent(text, font, False)[0] / 10
+    return _renderer().get_text_width_height_descent(text, font, False)[0] / 10
 
 
 @functools.lru_cache(maxsize=1)

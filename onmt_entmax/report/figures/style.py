@@ -6,9 +6,9 @@ grey and by the colour-blind. Sizes are those at which a figure is read: 6.3 inc
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Optional
 
 import matplotlib
 
@@ -59,6 +59,7 @@ RC = {
     "ytick.labelcolor": INK,
     "lines.linewidth": 1.5,
     "lines.markersize": 3.5,
+    "text.parse_math": False,
     "text.hinting": "none",  # widths are measured before, at another resolution
     "svg.fonttype": "path",
     "svg.hashsalt": "onmt_entmax",
@@ -79,6 +80,21 @@ def check_output(path: Path) -> None:
         raise UserError(f"Invalid setting for `output`: {path}. {choices('*' + suffix for suffix in SUFFIXES)}")
 
 
+@contextmanager
+def look(**changes: object) -> Iterator[None]:
+    """Draw with our settings for the time of the block, whatever the user's matplotlibrc says.
+
+    No text is a formula: tokens, labels and names of files may hold dollar signs.
+
+    Args:
+        changes: of matplotlib's settings, with underscores for points: ``font_family=["DejaVu Sans"]``.
+    """
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update({**RC, **{key.replace("_", ".", 1): value for key, value in changes.items()}})
+        yield
+
+
 def save(figure: Figure, path: Path, signatures: Iterable[str] = ()) -> None:
     """Write a figure, whole or not at all; the signatures of its numbers go into the file's metadata.
 
@@ -88,28 +104,13 @@ def save(figure: Figure, path: Path, signatures: Iterable[str] = ()) -> None:
         signatures: how the numbers shown were made.
     """
     check_output(path)
-    suffix = path.suffix.lower()
     about = "; ".join(dict.fromkeys(signatures)) or "no signature"
     creator = f"onmt_entmax {__version__}"
+    suffix = path.suffix.lower()
     metadata = {
         ".png": {"Description": about, "Software": creator},
         ".svg": {"Description": about, "Creator": creator, "Date": None},
         ".pdf": {"Subject": about, "Creator": creator, "CreationDate": None},
     }[suffix]
-    with matplotlib.rc_context(RC):
-        write_stream(
-            path,
-            lambda file: figure.savefig(file, format=suffix[1:], dpi=200, metadata=metadata, facecolor="white"),
-        )
-
-
-def alpha_name(alpha: float) -> str:
-    """The paper's name of a mapping: softmax, sparsemax or ``1.5-entmax``."""
-    return {1.0: "softmax", 2.0: "sparsemax"}.get(float(alpha), f"{alpha:g}-entmax")
-
-
-def alphas_name(output: float, attention: Optional[float]) -> str:
-    """Name a model by its alphas: one name where they are equal."""
-    if output == attention:
-        return alpha_name(output)
-    return f"output {output:g}, " + ("no attention" if attention is None else f"attention {attention:g}")
+    with look():
+        write_stream(path, lambda file: figure.savefig(file, format=suffix[1:], dpi=200, metadata=metadata))

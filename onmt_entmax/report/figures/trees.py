@@ -9,11 +9,10 @@ from typing import Optional
 from matplotlib.figure import Figure
 
 from onmt_entmax.report.figures import style
-from onmt_entmax.report.figures.canvas import LEADING, SIZE, SMALL, Canvas
-from onmt_entmax.report.figures.fonts import families
-from onmt_entmax.report.layout import LEGEND_DROPPED, Layout, Placed, columns, lay_out, segment_text, wrap
+from onmt_entmax.report.figures.canvas import LEADING, SIZE, SMALL, Canvas, families
+from onmt_entmax.report.layout import LEGEND_DROPPED, Layout, Placed, lay_out, segment_text
 from onmt_entmax.report.steps import Block, Forced
-from onmt_entmax.report.text import EOS, join
+from onmt_entmax.report.text import EOS, columns, join, wrap
 from onmt_entmax.report.trees import Segment, Tree
 
 PAD = 4.0
@@ -21,6 +20,7 @@ _LEAST_TEXT = 215.0  # points: a column's width
 _OWN_MARKS = "✕…─+%0123456789.<>"
 
 
+@style.look()
 def beam_figure(tree: Tree, width: float = style.PAGE, font: Optional[Path] = None) -> Figure:
     """Draw a search as a tree, its certificate below (Fig. 1 of the paper).
 
@@ -38,7 +38,7 @@ def beam_figure(tree: Tree, width: float = style.PAGE, font: Optional[Path] = No
         _edge(canvas, layout, place, baselines)
     for place in layout.placed:
         _segment(canvas, layout, place, baselines)
-    y = top + layout.rows * leading + 0.5 * leading
+    y = top + layout.rows * leading + leading
     notes = [*([LEGEND_DROPPED] if layout.uses("✕") else []), *tree.notices]
     room = min(canvas.width, max(canvas.used, _LEAST_TEXT))  # no wider than the tree itself
     y = _paragraph(canvas, y, tree.statement, style.INK if tree.certified else style.WARN, room)
@@ -47,6 +47,7 @@ def beam_figure(tree: Tree, width: float = style.PAGE, font: Optional[Path] = No
     return canvas.figure()
 
 
+@style.look()
 def forced_figure(forced: Forced, width: float = style.PAGE, font: Optional[Path] = None) -> Figure:
     """Draw a forced decoding as boxes of choices, the gold token in bold (Fig. 2 of the paper).
 

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from onmt_entmax.progress import Clock, duration, steps_per_epoch
-from onmt_entmax.report.metrics_log import MetricsLog, read_metrics
+from onmt_entmax.report.metrics import MetricsLog, read_rows
 
 
 def test_metrics_are_appended_and_truncated(tmp_path):
@@ -18,7 +18,7 @@ def test_metrics_are_appended_and_truncated(tmp_path):
         log.append({"step": step, "loss": math.nan if step == 10 else 1.5})
     assert path.read_bytes() == b'{"step": 5, "loss": 1.5}\n{"step": 10, "loss": null}\n{"step": 15, "loss": 1.5}\n'
     MetricsLog(path, after_step=10).append({"step": 11})
-    assert [entry["step"] for entry in read_metrics(path)] == [5, 10, 11]
+    assert [entry["step"] for entry in read_rows(path)] == [5, 10, 11]
     MetricsLog(path)
     assert path.read_bytes() == b""
 
@@ -26,7 +26,7 @@ def test_metrics_are_appended_and_truncated(tmp_path):
 def test_metrics_survive_a_kill_in_the_middle_of_a_line(tmp_path):
     path = tmp_path / "m_metrics.jsonl"
     path.write_bytes(b'{"step": 5}\n{"step": 1')
-    assert read_metrics(path) == [{"step": 5}]
+    assert read_rows(path) == [{"step": 5}]
     MetricsLog(path, after_step=5)
     assert path.read_bytes() == b'{"step": 5}\n'
 
@@ -35,7 +35,7 @@ def test_metrics_of_something_else_are_named(tmp_path):
     path = tmp_path / "m_metrics.jsonl"
     path.write_bytes(b'nothing\n{"step": 5}\n')
     with pytest.raises(ValueError, match=r"m_metrics.jsonl, line 1: not JSON"):
-        read_metrics(path)
+        read_rows(path)
 
 
 def test_steps_per_epoch():
@@ -66,6 +66,6 @@ def test_duration():
 def test_read_metrics_keeps_unicode_line_separators(tmp_path):
     path = tmp_path / "m_metrics.jsonl"
     MetricsLog(path).append({"step": 1, "signature": "a\u2028b"})
-    assert read_metrics(path) == [{"step": 1, "signature": "a\u2028b"}]
+    assert read_rows(path) == [{"step": 1, "signature": "a\u2028b"}]
     assert len(path.read_bytes().split(b"\n")) == 2
     assert json.loads(path.read_bytes())["step"] == 1

@@ -14,7 +14,7 @@ import torch
 from onmt_entmax import files
 from onmt_entmax.errors import UserError
 from onmt_entmax.plugin.train.saver import KEY
-from onmt_entmax.report.metrics_log import read_metrics
+from onmt_entmax.report.metrics import read_rows
 from tests.plugin.train.helpers import config, load, tensors, train
 
 
@@ -22,7 +22,7 @@ def test_rate_follows_validation_loss_and_nothing_else(folder):
     # `start_decay_steps` and `decay_steps` are stock's: they would shrink the rate at every step from the second on
     yaml = config(folder, decay_method="valid_loss", learning_rate_decay=0.5, learning_rate=0.3, valid_steps=2)
     checkpoint = train(yaml, folder / "m", 16, "-start_decay_steps", "2", "-decay_steps", "1")
-    entries = read_metrics(folder / "m_metrics.jsonl")
+    entries = read_rows(folder / "m_metrics.jsonl")
     rates = [entry["learning_rate"] for entry in entries]
     expected, rate = [], 0.3
     for i in range(len(entries)):
@@ -39,7 +39,7 @@ def test_best_checkpoint_is_named_and_never_deleted(folder):
         options = {"keep_best": "true", "valid_steps": 2, "save_checkpoint_steps": 2, "keep_checkpoint": 2}
         out = folder / f"out{seed}"
         train(config(folder, learning_rate=0.3, seed=seed, **options), out / "m", 16)
-        entries = read_metrics(out / "m_metrics.jsonl")
+        entries = read_rows(out / "m_metrics.jsonl")
         accuracies = [entry["accuracy"] for entry in entries]
         step = entries[accuracies.index(max(accuracies))]["step"]
         best = json.loads((out / "m_best.json").read_text(encoding="utf-8"))
@@ -63,7 +63,7 @@ def test_keep_checkpoint_counts_over_a_resumed_run(folder):
 def test_run_without_a_step_limit_stops_by_itself(folder):
     yaml = config(folder, early_stopping=2, early_stopping_criteria="[accuracy]", valid_steps=2, learning_rate=1000)
     train(yaml, folder / "m", 0)
-    entries = read_metrics(folder / "m_metrics.jsonl")
+    entries = read_rows(folder / "m_metrics.jsonl")
     accuracies = [entry["accuracy"] for entry in entries]
     assert len(entries) == accuracies.index(max(accuracies)) + 3
     assert "stop:2xaccuracy" in entries[-1]["signature"]
@@ -76,7 +76,7 @@ def test_metrics_entry(folder, caplog, function, alpha):
     yaml = config(folder, generator_function=function, label_smoothing=0.1)
     with caplog.at_level(logging.INFO, logger="onmt"):
         train(yaml, folder / "m", 8)
-    entry = read_metrics(folder / "m_metrics.jsonl")[-1]
+    entry = read_rows(folder / "m_metrics.jsonl")[-1]
     assert (entry["step"], entry["kind"], entry["alpha_output"], entry["alpha_attention"]) == (8, "valid", alpha, 2.0)
     # 80 lines in batches of four
     assert (entry["steps_per_epoch"], entry["epoch"]) == (20, 0.4)
@@ -105,7 +105,7 @@ def test_tensorboard_has_the_measures(folder):
     train(yaml, folder / "m", 4)
     events = EventAccumulator(str(next((folder / "board").iterdir())))
     events.Reload()
-    entry = read_metrics(folder / "m_metrics.jsonl")[-1]
+    entry = read_rows(folder / "m_metrics.jsonl")[-1]
     for name in ("loss", "accuracy", "support_output", "support_attention", "gold_zero", "jensen_shannon", "lr"):
         key = "learning_rate" if name == "lr" else name
         assert events.Scalars(f"valid/{name}")[-1].value == pytest.approx(entry[key], rel=1e-5), name
@@ -116,7 +116,7 @@ def test_tensorboard_has_the_measures(folder):
 def test_learned_alpha_is_reported(folder):
     yaml = config(folder, global_attention_function="entmax", global_attention_alpha="learned")
     train(yaml, folder / "m", 4)
-    entry = read_metrics(folder / "m_metrics.jsonl")[-1]
+    entry = read_rows(folder / "m_metrics.jsonl")[-1]
     assert entry["alpha_learned"] and entry["alpha_attention"] > 1
     assert "alpha:1.5/learned" in entry["signature"]
 
@@ -131,7 +131,7 @@ def test_keep_states_starts_the_schedule_at_the_given_rate(folder, caplog):
     assert "Learning rate at step 17: 0.01 (`learning_rate` 0.01 from the configuration, times 1 by" in caplog.text
     assert "`learning_rate: 0.01` of the configuration is not used" in caplog.text
     for run, rate in (("n", "lr:0.01|"), ("o", "lr:0.3|")):
-        signature = read_metrics(folder / f"{run}_metrics.jsonl")[-1]["signature"]
+        signature = read_rows(folder / f"{run}_metrics.jsonl")[-1]["signature"]
         assert rate in signature and "|decay:valid_lossx" in signature
 
 
@@ -139,7 +139,7 @@ def test_reset_all_begins_a_new_run(folder):
     yaml = config(folder)
     train(yaml, folder / "m", 8)
     again = train(yaml, folder / "n", 4, "-train_from", str(folder / "m_step_8.pt"), "-reset_optim", "all")
-    assert again[KEY]["step"] == 4 and [e["step"] for e in read_metrics(folder / "n_metrics.jsonl")] == [4]
+    assert again[KEY]["step"] == 4 and [e["step"] for e in read_rows(folder / "n_metrics.jsonl")] == [4]
     # the data begins at its first line
     assert again[KEY]["ranks"][0]["position"]["data"]["workers"][0]["mixture"]["read"] == {"a": 0, "b": 0}
 

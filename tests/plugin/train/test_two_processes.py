@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from onmt_entmax.plugin.train.saver import KEY
-from onmt_entmax.report.metrics_log import read_metrics
+from onmt_entmax.report.metrics import read_rows
 from tests.plugin.train.helpers import assert_identical, load
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -36,7 +36,7 @@ def test_two_processes(folder):
     assert not torch.equal(ranks[0]["position"]["random"]["torch"], ranks[1]["position"]["random"]["torch"])
     assert [rank["position"]["data"]["settings"]["rank"] for rank in ranks] == [0, 1]
 
-    entries = read_metrics(folder / "stopped" / "m_metrics.jsonl")
+    entries = read_rows(folder / "stopped" / "m_metrics.jsonl")
     best = max(range(len(entries)), key=lambda i: (entries[i]["accuracy"], -i))
     assert len(entries) == best + 1 + 3  # three validations without a new best
     assert (folder / "stopped" / f"m_step_{entries[-1]['step']}.pt").exists()
