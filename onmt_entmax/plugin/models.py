@@ -60,11 +60,13 @@ def check_vocabularies(expected: dict | None, found: dict, path: str) -> None:
     """
     if expected is None:
         return
-    features = [vocabs.get("src_feats", []) for vocabs in (expected, found)]
-    sides = [("source", expected["src"], found["src"]), ("target", expected["tgt"], found["tgt"])]
-    sides += [("feature", *pair) for pair in zip(*features)]
-    for name, one, other in sides:
-        if len(features[0]) != len(features[1]) or one.tokens_to_ids != other.tokens_to_ids:
+    for side, name in (("src", "source"), ("tgt", "target"), ("src_feats", "feature")):
+        # there is one vocabulary for each feature
+        one, other = (
+            [each.tokens_to_ids for each in (vocabs.get(side, []) if side == "src_feats" else [vocabs[side]])]
+            for vocabs in (expected, found)
+        )
+        if one != other:
             raise UserError(
                 f"{path}: its {name} vocabulary is not that of the first model; an ensemble needs one for all."
             )

@@ -18,6 +18,7 @@ from onmt_entmax.files import WholeFile, json_line
 from onmt_entmax.plugin.corpora import check_parallel
 from onmt_entmax.plugin.translate.batching import in_groups
 from onmt_entmax.search.result import CertificateRates, attention_record, blank_line_result, certificate_record
+from onmt_entmax.unknown import UnknownTokens
 
 # of the run that this thread finished last: the server's own code passes on lists of text only
 LATEST = threading.local()
@@ -76,11 +77,12 @@ class Outputs:
         self.attn_debug, self.align_debug = attn_debug, align_debug
         self.pipe = TransformPipe.build_from(list(transform.values())) if transform else None
         self.builder = onmt.translate.TranslationBuilder(
-            translator.vocabs, translator.n_best, translator.replace_unk, translator.phrase_table
+            translator.vocabs, translator.n_best, phrase_table=translator.phrase_table
         )
         self.scores: list[list[float]] = []
         self.predictions = Predictions()
         self.rates = CertificateRates()
+        self.unknown = UnknownTokens()
         self.certificates = _JsonLines(translator.certificates_file, keep=True)
         self.attention = _JsonLines(translator.attention_file)
         self.totals = {"score": 0.0, "words": 0, "gold_score": 0.0, "scored": 0}
@@ -109,7 +111,7 @@ class Outputs:
 
     def _run(self) -> tuple[list, Predictions]:
         started = time.time()
-        pending: list[tuple[int, object, object]] = []
+        pending: list[tuple[int, object, object, list[str]]] = []
         previous_bucket = None
         progress = tqdm(total=self.n_lines, unit="line", disable=None, leave=False, desc="translating")
         with progress:
@@ -123,7 +125,9 @@ class Outputs:
                     self.has_gold = "tgt" in batch and not self.translator.tgt_file_prefix
                     results = data.get("results") or [None] * len(batch["srclen"])
                     lines = batch["cid_line_number"]
-                    pending += zip(lines, self.builder.from_batch(data), results)
+                    sources = batch.get("src_tokens") or self._source_tokens(batch)
+                    self._count_unknown(batch)
+                    pending += zip(lines, self.builder.from_batch(data), results, sources)
                     progress.update(len(lines))
             self._emit_all(pending)
             if self.n_lines is not None:
@@ -133,14 +137,31 @@ class Outputs:
         if self.certificates.finish():
             self.predictions.certificates = LATEST.certificates = self.certificates.records
             self.translator._log(f"Certificates: {self.rates}")
+        if self.n_lines is not None and str(self.unknown):
+            warns = self.unknown.too_many and self.translator.logger
+            (self.translator.logger.warning if warns else self.translator._log)(str(self.unknown))
         self._log_summary(time.time() - started)
         return self.scores, self.predictions
 
+    def _source_tokens(self, batch) -> list[list[str]]:
+        """The tokens of each source of a batch that stock made without them, unknown ones as ``<unk>``."""
+        vocabulary = self.translator.vocabs["src"].ids_to_tokens
+        rows = zip(batch["src"][:, :, 0].tolist(), batch["srclen"].tolist())
+        return [[vocabulary[token] for token in row[:length]] for row, length in rows]
+
+    def _count_unknown(self, batch) -> None:
+        for name, side, extra in (("source", "src", 0), ("target", "tgt", 2)):  # a target has its start and end
+            if side in batch:
+                tokens = batch[f"{side}len"]
+                unknown = self.translator.vocabs[side].lookup_token(DefaultTokens.UNK)
+                total = int(tokens.sum()) - extra * len(tokens)
+                self.unknown.add(name, int((batch[side][:, extra // 2 :, 0] == unknown).sum()), total)
+
     def _emit_all(self, pending) -> None:
-        for line, translation, result in sorted(pending, key=lambda item: item[0]):
+        for line, translation, result, source in sorted(pending, key=lambda item: item[0]):
             if self.n_lines is not None:
                 self._emit_blanks(line)
-            self._emit(translation, result)
+            self._emit(translation, result, source)
             self.next_line = line + 1
 
     def _emit_blanks(self, until: int) -> None:
@@ -153,8 +174,10 @@ class Outputs:
             self._write_records(blank_line_result(), [])
         self.next_line = max(self.next_line, until)
 
-    def _emit(self, translation, result) -> None:
+    def _emit(self, translation, result, source: list[str]) -> None:
         translator = self.translator
+        if translator.replace_unk:
+            self._replace_unknown(translation, source)
         scores = [float(score) for score in translation.pred_scores[: translator.n_best]]
         texts = [" ".join(words) for words in translation.pred_sents[: translator.n_best]]
         if translator.report_align:
@@ -165,25 +188,33 @@ class Outputs:
         self.scores.append(scores)
         self.predictions.append(texts)
         self._write(texts, scores)
-        self._write_records(result, translation)
+        self._write_records(result, source)
         if scores[0] != float("-inf"):
             self.totals["score"] += scores[0]
             self.totals["scored"] += 1
         self.totals["words"] += len(translation.pred_sents[0])
         if self.has_gold:
             self.totals["gold_score"] += float(translation.gold_score)
-        self._log_details(translation)
+        self._log_details(translation, source)
+
+    def _replace_unknown(self, translation, source: list[str]) -> None:
+        """Put the source word attended to most in the place of each ``<unk>``; stock only knows words it has seen."""
+        phrases = self.builder.phrase_table_dict
+        weights = translation.attns if translation.word_aligns is None else translation.word_aligns
+        for words, rows in zip(translation.pred_sents, weights):
+            for index, word in enumerate(words):
+                if word == DefaultTokens.UNK and rows is not None:
+                    given = source[int(rows[index][: len(source)].argmax())]
+                    words[index] = phrases.get(given, given)
 
     def _write(self, texts: list[str], scores: list[float]) -> None:
         lines = [f"{text}\t{score}" for text, score in zip(texts, scores)] if self.translator.with_score else texts
         self.translator.out_file.write("\n".join(lines) + "\n")
 
-    def _log_details(self, translation) -> None:
+    def _log_details(self, translation, source: list[str]) -> None:
         translator = self.translator
         if not (translator.verbose or self.attn_debug or self.align_debug):
             return
-        vocabulary = translator.vocabs["src"].ids_to_tokens
-        source = [vocabulary[token] for token in translation.src[: translation.srclen].tolist()]
         if translator.verbose:
             translator._log(translation.log(next(self.sentence_numbers), src_raw=source))
         if self.attn_debug:
@@ -193,7 +224,7 @@ class Outputs:
             words = translation.gold_sent if translator.gold_align else translation.pred_sents[0]
             translator._log(report_matrix(source, words, translation.word_aligns[0].tolist()))
 
-    def _write_records(self, result, translation) -> None:
+    def _write_records(self, result, source: list[str]) -> None:
         """The line's certificate and attention, where asked for."""
         if not (self.certificates.path or self.attention.path):
             return
@@ -209,10 +240,6 @@ class Outputs:
             self.certificates.write(record)
             self.rates.add(record)
         if self.attention.path:
-            source = []
-            if result.hypotheses:
-                names = self.translator.vocabs["src"].ids_to_tokens
-                source = [names[token] for token in translation.src[: translation.srclen].tolist()]
             record = attention_record(result, line, vocabulary.__getitem__, source, DefaultTokens.EOS)
             self.attention.write(record)
 

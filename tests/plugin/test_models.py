@@ -1,0 +1,65 @@
+"""Models loaded for search: source features, and what tokens become."""
+
+from __future__ import annotations
+
+import pytest
+
+import onmt_entmax
+from onmt_entmax.cli import main
+from onmt_entmax.errors import UserError
+
+from ..stock import write
+
+
+@pytest.fixture(scope="module")
+def featured(corpus):
+    """A model whose source words have one feature, X or Y."""
+    sources = [
+        " ".join(f"{token}￨{'XY'[place % 2]}" for place, token in enumerate(line.split())) for line in corpus.sources
+    ]
+    train, valid = write(corpus.folder / "feats.src", sources), write(corpus.folder / "valid.feats", sources[:20])
+    vocabulary = write(corpus.folder / "featvocab", [f"{letter}\t9" for letter in "abcdefgh"])
+    write(corpus.folder / "featvocab_feat0", ["X\t9", "Y\t9"])
+    data = corpus.data().replace(f"{corpus.folder}/train.src", str(train))
+    data = data.replace(f"{corpus.folder}/valid.src", str(valid))
+    words = (
+        "-data",
+        data,
+        "-src_vocab",
+        str(vocabulary),
+        "-n_src_feats",
+        "1",
+        "-feat_merge",
+        "sum",
+        "-transforms",
+        "inferfeats",
+    )
+    return corpus.train("featured", *words, "-generator_function", "entmax15", steps=20)
+
+
+def test_source_features_reach_the_model(featured):
+    model = onmt_entmax.load(featured)
+    one, other, double = model.force(["a￨X b￨Y", "a￨Y b￨Y", "a￨X   b￨Y"], ["b a"] * 3)
+    assert one.source == ["a￨X", "b￨Y"] and one.log_prob == double.log_prob
+    assert [step["support"] for step in one.steps] != [step["support"] for step in other.steps]
+    # lines of different length together, and a word and a feature that the model does not know
+    long, short = model.translate(["a￨X b￨Y c￨X", "q￨Z"], tree=True)
+    assert long.unknown == [] and short.unknown == ["q￨Z"] and short.certificate["reason"] is None
+
+
+@pytest.mark.parametrize("command", ["force", "trace", "sparsity"])
+def test_the_commands_take_source_features(featured, command, capsys):
+    words = [command, "--model", str(featured), "--src-text", "a￨X b￨Y"]
+    assert main([*words, *([] if command == "trace" else ["--tgt-text", "b a"])]) == 0
+    assert '"a￨X"' in capsys.readouterr().out or command == "sparsity"
+
+
+@pytest.mark.parametrize(("line", "found"), [("a￨X b", "`b` has 0 features"), ("a￨X￨Y", "`a￨X￨Y` has 2 features")])
+def test_another_number_of_features_is_refused(featured, line, found):
+    with pytest.raises(UserError, match=f"source line 2: {found} .*trained with 1"):
+        onmt_entmax.load(featured).translate(["a￨X", line])
+
+
+def test_members_of_an_ensemble_need_the_same_features(featured, softmax_model):
+    with pytest.raises(UserError, match=r"featured.*: its feature vocabulary is not that of the first"):
+        onmt_entmax.load(softmax_model, featured)
