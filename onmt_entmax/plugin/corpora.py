@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from onmt.constants import ModelTask
+from onmt.constants import CorpusName, ModelTask
 
 from onmt_entmax.errors import UserError
 from onmt_entmax.files import count_lines, read_lines, split_tokens
@@ -132,6 +132,18 @@ def numericalize(stock):
         return numeric
 
     return numericalize
+
+
+def tensorify(stock):
+    """Batches to decode keep the tokens as they were given: ``src_tokens``, a list per sentence."""
+
+    def tensorify(vocabs, minibatch, *args, **kwargs):
+        batch = stock(vocabs, minibatch, *args, **kwargs)
+        if minibatch[0][0]["cid"] in (CorpusName.INFER, "text"):  # the latter is the server's
+            batch["src_tokens"] = [split_tokens(example["src"]["src"]) for example, _ in minibatch]
+        return batch
+
+    return tensorify
 
 
 def process_bucket(stock):

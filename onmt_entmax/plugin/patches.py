@@ -86,6 +86,8 @@ TABLE = (
     Patch("onmt.inputters.dynamic_iterator", "process", corpora.process_bucket, "a bucket of blank lines crashes it"),
     Patch("onmt.inputters.text_utils", "numericalize", corpora.numericalize, "a blank counts as a token"),
     Patch("onmt.inputters.dynamic_iterator", "numericalize", corpora.numericalize, "the same, bound here too"),
+    Patch("onmt.inputters.text_utils", "tensorify", corpora.tensorify, "forgets unknown tokens as they were given"),
+    Patch("onmt.inputters.dynamic_iterator", "tensorify", corpora.tensorify, "the same, bound here too"),
     # checkpoints and models
     Patch("onmt.models.model_saver", "load_checkpoint", checkpoints.load_checkpoint, "one line for what can't load"),
     Patch("onmt.model_builder", "load_checkpoint", checkpoints.load_checkpoint, "the same, bound here too"),

@@ -84,7 +84,15 @@ def test_unicode_blanks_at_the_ends_of_a_line_are_tokens(corpus, entmax_model):
     lines = ["\u2028 a \u00a0", "\u00a0", "a\r", " \t"]
     corpus.translate(entmax_model, lines, "-attention", str(path))
     sources = [json.loads(line)["source"] for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
-    assert sources == [["<unk>", "a", "<unk>"], ["<unk>"], ["a"], []]
+    assert sources == [["\u2028", "a", "\u00a0"], ["\u00a0"], ["a"], []]  # as they were given
+
+
+def test_runs_of_blanks_separate_tokens(corpus, entmax_model):
+    path = corpus.folder / "attention.jsonl"
+    output = corpus.translate(entmax_model, ["  a   b c ", "a b c"], "-attention", str(path))
+    assert output[0] == output[1]
+    records = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+    assert records[0]["source"] == records[1]["source"] == ["a", "b", "c"]
 
 
 VOCABS = {"src": ["<unk>", "a", "b"], "tgt": ["<unk>", "<s>", "</s>", "c"], "data_task": "seq2seq"}

@@ -174,7 +174,12 @@ class SparseTranslator(StockTranslator):
             return None
         # start and end are not forced; what is padding only the length can say
         rows = zip(batch["tgt"][:, :, 0].tolist(), batch["tgtlen"].tolist())
-        return [row[1 : length - 1] for row, length in rows]
+        prefixes = [row[1 : length - 1] for row, length in rows]
+        for prefix in prefixes:
+            if self._tgt_eos_idx in prefix:
+                text = " ".join(self.vocabs["tgt"].ids_to_tokens[token] for token in prefix)
+                raise invalid_setting("tgt_file_prefix", text, f"A prefix must not contain `{DefaultTokens.EOS}`.")
+        return prefixes
 
     def _report(self, batch, results: list[SearchResult], gold: Tensor | None) -> dict:
         device, width = batch["src"].device, batch["src"].size(1)

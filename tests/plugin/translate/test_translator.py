@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from onmt.inference_engine import InferenceEnginePY
 from onmt.opts import translate_opts
 from onmt.utils.parse import ArgumentParser
 
+import onmt_entmax
 from onmt_entmax.errors import UserError
 from onmt_entmax.plugin.translate.scorers import build_scorer
 
@@ -66,6 +68,37 @@ def test_with_score_and_gold(corpus, entmax_model):
     target = corpus.folder / "gold.tgt"
     target.write_text("c b a\ne d\ne f g h\nb a a\nc\n", encoding="utf-8")
     corpus.translate(entmax_model, LINES, "-tgt", str(target))
+
+
+def gold_score(corpus, model, lines, targets, caplog) -> float:
+    """The mean log-probability of the given targets, from the log."""
+    path = corpus.folder / "gold.tgt"
+    path.write_text("".join(f"{line}\n" for line in targets), encoding="utf-8")
+    caplog.clear()
+    corpus.translate(model, lines, "-tgt", str(path))
+    return float(re.search(r"GOLD SCORE: (-?\d+\.\d+|-inf)", caplog.text)[1])
+
+
+@pytest.mark.parametrize(("target", "tokens"), [("", []), ("   ", []), ("c   b a", ["c", "b", "a"])])
+def test_a_blank_is_no_token_of_a_given_target(corpus, softmax_model, target, tokens, caplog):
+    forced = onmt_entmax.load(softmax_model).force([LINES[0]], [tokens])[0]
+    # the log has four decimals
+    assert gold_score(corpus, softmax_model, LINES[:1], [target], caplog) == pytest.approx(forced.log_prob, abs=1e-4)
+
+
+def test_a_given_padding_token_counts_as_any_other(corpus, softmax_model, caplog):
+    lines, targets = LINES[:2], ["<blank> b <blank>", "c"]  # the second is padded
+    forced = onmt_entmax.load(softmax_model).force(lines, targets)
+    expected = sum(one.log_prob for one in forced) / 2
+    assert gold_score(corpus, softmax_model, lines, targets, caplog) == pytest.approx(expected, abs=1e-4)
+
+
+def test_unknown_words_replace_unknown_tokens_as_they_were_given(corpus, softmax_model, caplog):
+    prefixes = corpus.folder / "prefixes"
+    prefixes.write_text("ZZ\n", encoding="utf-8")
+    output = corpus.translate(softmax_model, ["NEVER"], "-tgt", str(prefixes), "-tgt_file_prefix", "-replace_unk")
+    assert output[0].split(" ")[0] == "NEVER"  # the only word to attend to
+    assert "Unknown tokens: source 100.0% (1 of 1), target 100.0% (1 of 1)." in caplog.text
 
 
 @pytest.mark.parametrize("option", ["-replace_unk", "-attn_debug", "-report_align", "-verbose", "-report_time"])
@@ -153,7 +186,7 @@ def test_a_blank_line_of_prefixes_forces_nothing(corpus, softmax_model):
 def test_an_end_inside_a_prefix_is_refused(corpus, softmax_model):
     prefixes = corpus.folder / "prefix.tgt"
     prefixes.write_text("c </s> b\n", encoding="utf-8")
-    with pytest.raises(UserError, match="`forced_prefixes`.*must not contain EOS"):
+    with pytest.raises(UserError, match="`tgt_file_prefix`: c </s> b. A prefix must not contain"):
         corpus.translate(softmax_model, LINES[:1], "-tgt", str(prefixes), "-tgt_file_prefix")
 
 
