@@ -52,6 +52,7 @@ setup(
         "numpy<2; python_version<'3.13'",
         "numba>=0.59",
         "pyyaml>=5.4",
+        "rapidfuzz>=2.0",
         "sacrebleu>=2.3",
         "sacremoses>=0.1",
         "sentencepiece>=0.1.97",

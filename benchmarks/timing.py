@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 
 from onmt_entmax.files import write_json
+from onmt_entmax.signatures import signature
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -83,10 +84,15 @@ def report(rows: list[dict[str, object]], args: argparse.Namespace, name: str) -
             f"{line['ratio']:6.2f} {line['at_least']:5.2f} {more}{missed}"
         )
     device = torch.cuda.get_device_name() if args.device.startswith("cuda") else f"{os.cpu_count()} cores"
-    signature = (
-        f"{name}|torch:{torch.__version__}|device:{args.device} ({device})|threads:{args.threads}"
-        f"|repeats:{args.repeats}|quick:{args.quick}|python:{platform.python_version()}"
-    )
-    print(signature)
+    about = {
+        "torch": torch.__version__,
+        "device": f"{args.device} ({device})",
+        "threads": args.threads,
+        "repeats": args.repeats,
+        "quick": args.quick,
+        "python": platform.python_version(),
+    }
+    made = signature(name, about)
+    print(made)
     if args.output:
-        write_json(args.output, {"signature": signature, "rows": rows})
+        write_json(args.output, {"signature": made, "rows": rows})

@@ -32,9 +32,30 @@ SUBCOMMANDS = {
 }
 
 
+class Parser(argparse.ArgumentParser):
+    """Spells long options with hyphens (``--beam-size``); the older ``--beam_size`` is accepted too."""
+
+    def add_argument(self, *names: str, **settings) -> argparse.Action:
+        """Add an argument under its name with hyphens; its value keeps the name with underscores."""
+        return super().add_argument(*dict.fromkeys(map(_hyphens, names)), **settings)
+
+    def parse_known_args(self, args=None, namespace=None):
+        """See ``argparse``; what follows ``--`` is left as it is."""
+        words = list(sys.argv[1:] if args is None else args)
+        end = words.index("--") if "--" in words else len(words)
+        return super().parse_known_args([*map(_hyphens, words[:end]), *words[end:]], namespace)
+
+
+def _hyphens(word: str) -> str:
+    if not word.startswith("--"):
+        return word
+    name, equals, value = word.partition("=")
+    return name.replace("_", "-") + equals + value
+
+
 def build_parser(command: str | None) -> argparse.ArgumentParser:
     """Make the parser; only ``command``'s own arguments are filled in."""
-    parser = argparse.ArgumentParser(prog="onmt_entmax", description="Sparse sequence-to-sequence models.")
+    parser = Parser(prog="onmt_entmax", description="Sparse sequence-to-sequence models.")
     parser.add_argument("--version", action="version", version=f"onmt_entmax {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="SUBCOMMAND", required=True)
     for name, (module, description) in SUBCOMMANDS.items():

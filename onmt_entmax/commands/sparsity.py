@@ -10,7 +10,7 @@ from pathlib import Path
 
 from onmt_entmax.commands import shared
 from onmt_entmax.files import write_json
-from onmt_entmax.version import __version__
+from onmt_entmax.signatures import signature
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     record = {
         **numbers,
         "models": [Path(path).name for path in args.model],
-        "signature": f"sparsity|src:{source}|lines:{lines}|forced|alpha:{model.alphas}|version:{__version__}",
+        "signature": signature("sparsity", {"src": source, "lines": lines, "forced": None, "alpha": model.alphas}),
     }
     attended, types = (
         "none" if record[name] is None else f"{record[name]:.2f}" for name in ("source_words", "target_types")

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--epochs", type=float, default=1.0, help="passes over the training text (default: %(default)g)")
     for name, default in DEFAULTS.items():
-        add(f"--{name}", f"--{name.replace('_', '-')}", type=int, help=f"default: what the YAML says, or {default}")
+        add(f"--{name.replace('_', '-')}", type=int, help=f"default: what the YAML says, or {default}")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -22,11 +22,12 @@ from onmt_entmax.report.figures.canvas import families
 from onmt_entmax.report.figures.plots import draw_panel, group, panels
 from onmt_entmax.report.layout import ENDS, LEGEND_DROPPED, shows_totals
 from onmt_entmax.report.metrics import Metrics
-from onmt_entmax.report.readers import attention_of, certainty, signature_fields
+from onmt_entmax.report.readers import attention_of, certainty
 from onmt_entmax.report.run_files import RunFiles
 from onmt_entmax.report.steps import forced_of
 from onmt_entmax.report.trees import tree_of
 from onmt_entmax.search.result import RATES, rates_of
+from onmt_entmax.signatures import parse_signature
 from onmt_entmax.version import __version__
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -96,7 +97,7 @@ def _tiles(run: RunFiles) -> list[tuple[str, str]]:
         values = result.get("macro") or result.get("mean") or {}
         for key in ("acc", "bleu_tok"):
             if values.get(key) is not None:
-                split = signature_fields(result["signatures"].get(key, "")).get("split", "unknown")
+                split = parse_signature(result["signatures"].get(key, "")).get("split", "unknown")
                 add(f"{values[key]:.2f}", f"{_NAMES[key]}, {split} set", path, run.results)
     for path, examples in list(run.certificates.items())[:1]:
         rates = _rates(examples)
@@ -127,7 +128,7 @@ def _facts(own: Metrics) -> dict[str, str]:
     if last.get("words_per_second"):
         facts["speed"] = f"{last['words_per_second']:,.0f} target words per second"
     known = {"measure", "metric", "alpha", "step"}
-    fields = signature_fields(own.signature).items()
+    fields = parse_signature(own.signature).items()
     return {**facts, **{key: value for key, value in fields if key not in known and value}}
 
 

@@ -105,12 +105,6 @@ def read_object(path: Path, needed: Optional[str] = None) -> dict[str, Any]:
     return objects[0]
 
 
-def signature_fields(signature: str) -> dict[str, str]:
-    """Take a signature apart: ``acc|set:high|seed:1`` has ``metric`` acc, ``set`` high, ``seed`` 1."""
-    metric, *fields = signature.split("|")
-    return {"metric": metric, **{key: value for key, _, value in (field.partition(":") for field in fields)}}
-
-
 def read_examples(path: Path, kinds: Sequence[str] = EXAMPLES) -> list[dict[str, Any]]:
     """Read what ``trace``, ``force``, ``-certificates`` or ``-attention`` wrote.
 

@@ -12,7 +12,8 @@ from typing import Any, Optional
 from onmt_entmax.errors import UserError
 from onmt_entmax.files import read_lines, read_text
 from onmt_entmax.report.metrics import Metrics, read_metrics
-from onmt_entmax.report.readers import kind, least_certain, read_examples, read_object, read_objects, signature_fields
+from onmt_entmax.report.readers import kind, least_certain, read_examples, read_object, read_objects
+from onmt_entmax.signatures import parse_signature
 
 # heading of the overview -> (file, where in it, format); rates are macro averages over languages, in percent
 OVERVIEW = {
@@ -85,7 +86,7 @@ def rank(path: Path, record: Optional[dict[str, Any]] = None) -> tuple[int, str]
         record: unless its signature does.
     """
     signatures = (record or {}).get("signatures") or {"": (record or {}).get("signature", "")}
-    about = signature_fields(next(iter(signatures.values())))
+    about = parse_signature(next(iter(signatures.values())))
     words = {about.get("split", ""), *re.split(r"[^a-z]+", f"{about.get('src', '')} {path.name}".lower())}
     order = [{"test"}, {"best"}, set(), {"dev", "valid", "train"}]
     return next((place for place, some in enumerate(order) if some & words), 2), path.name

@@ -10,8 +10,9 @@ from typing import Any, Optional
 
 from onmt_entmax.errors import UserError
 from onmt_entmax.report.metrics import read_metrics
-from onmt_entmax.report.readers import kind, read_object, read_objects, signature_fields, wrong_kind
+from onmt_entmax.report.readers import kind, read_object, read_objects, wrong_kind
 from onmt_entmax.report.text import alpha_name
+from onmt_entmax.signatures import parse_signature
 
 MISSING = "–"
 Numbers = tuple[Optional[float], Optional[float]]  # non-zeros in attention and output
@@ -261,7 +262,7 @@ def _about(path: Path, result: dict[str, Any], metric: str) -> dict[str, str]:
     if signature is None or not values:
         valid = ", ".join(result["signatures"])
         raise UserError(f"{path}: no `{metric}` in it (it has {valid}). Was it made for another table?")
-    return {**signature_fields(signature), "signature": signature}
+    return {**parse_signature(signature), "signature": signature}
 
 
 def _check_same(path: Path, about: dict[str, str], other: dict[str, str]) -> None:
@@ -291,7 +292,7 @@ def _sparsity(path: Path) -> tuple[Optional[tuple[float, float]], str, Numbers, 
     what = kind(read_objects(path, may_be_cut=True)[0])
     if what == "sparsity":
         record = read_object(path)
-        about = signature_fields(record["signature"])
+        about = parse_signature(record["signature"])
         numbers = (record.get("source_words"), record["target_types"])
         return _alphas(path, about), about.get("alpha", "nothing"), numbers, record["signature"]
     if what != "metrics":

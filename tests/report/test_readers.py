@@ -15,7 +15,6 @@ from onmt_entmax.report.readers import (
     pick,
     read_examples,
     read_object,
-    signature_fields,
 )
 from tests.report import samples
 
@@ -143,11 +142,6 @@ def test_result_without_signatures_is_refused(tmp_path):
     path.write_text(json.dumps({"macro": {"acc": 1}}))
     with pytest.raises(UserError, match="Needed: a result of `onmt_entmax evaluate --json`"):
         read_object(path, "result")
-
-
-def test_signature_fields():
-    fields = signature_fields("acc|set:high|alpha:1.5/2|train:a:b")
-    assert fields == {"metric": "acc", "set": "high", "alpha": "1.5/2", "train": "a:b"}
 
 
 def test_certificate_of_an_older_version_is_refused(tmp_path):

@@ -18,6 +18,7 @@ from onmt_entmax.plugin.train.saver import WholeModelSaver, is_first, on_first, 
 from onmt_entmax.plugin.train.stop import StopRule, is_better
 from onmt_entmax.progress import Clock, steps_per_epoch
 from onmt_entmax.report.metrics import MetricsLog
+from onmt_entmax.signatures import signature
 from onmt_entmax.version import __version__
 
 _COUNTS = ("loss", "n_batchs", "n_sents", "n_words", "n_correct", "n_src_words")
@@ -210,6 +211,5 @@ class Run:
             "dtype": opt.model_dtype,
             **({"matmul": "bf16"} if self.products is not None and self.products.precision == "bf16" else {}),
             "onmt": onmt.__version__,
-            "version": __version__,
         }
-        return "|".join(f"{key}:{value}" for key, value in parts.items())
+        return signature(None, parts)

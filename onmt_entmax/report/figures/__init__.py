@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
+from onmt_entmax.signatures import signature
+
 # name -> (what it shows, what it is made from)
 FIGURES = {
     "mappings": ("alpha-entmax in two dimensions (Fig. 3)", None),
@@ -81,8 +83,9 @@ def _mappings(options: Namespace) -> Drawing:
     from onmt_entmax.report.figures import plots, style
 
     alphas = options.alphas or plots.ALPHAS
-    signature = f"mappings|alphas:{'+'.join(f'{alpha:g}' for alpha in alphas)}|dtype:float64"
-    return Drawing(plots.mappings_figure(alphas, options.width or style.COLUMN), [signature], [])
+    about = {"alphas": "+".join(f"{alpha:g}" for alpha in alphas), "dtype": "float64"}
+    made = signature("mappings", about, version=False)
+    return Drawing(plots.mappings_figure(alphas, options.width or style.COLUMN), [made], [])
 
 
 def _beam(options: Namespace) -> Drawing:

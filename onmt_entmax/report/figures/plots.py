@@ -13,8 +13,9 @@ from onmt_entmax.errors import UserError
 from onmt_entmax.report.figures import style
 from onmt_entmax.report.figures.canvas import families
 from onmt_entmax.report.metrics import Metrics
-from onmt_entmax.report.readers import attention_of, signature_fields
+from onmt_entmax.report.readers import attention_of
 from onmt_entmax.report.text import alpha_name, alphas_name
+from onmt_entmax.signatures import parse_signature
 
 ALPHAS = (1.0, 1.25, 1.5, 2.0, 4.0)
 # where bins of support sizes start
@@ -264,7 +265,7 @@ def alpha_grid(runs: Sequence[Metrics], fixed: float = 1.5, width: float = style
 
 def differing_fields(runs: Sequence[Metrics]) -> list[str]:
     """Name the fields (steps, seeds and alphas aside) in which runs differ that are drawn together."""
-    fields = [signature_fields(run.signature) for run in runs]
+    fields = [parse_signature(run.signature) for run in runs]
     keys = dict.fromkeys(key for one in fields for key in one)
     return [key for key in keys if key not in ("seed", "alpha", "step") and len({one.get(key) for one in fields}) > 1]
 

@@ -1,143 +1,128 @@
-"""``onmt_entmax evaluate inflection``: accuracy, edit distance and certificate rates, per language and averaged.
-
-onmt_entmax evaluate inflection --gold runs/medium/test --predictions test.pred --certificates test.jsonl
-"""
+"""Scoring of inflection: accuracy, edit distance and certificate rates, per language and averaged."""
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from onmt_entmax.errors import UserError, choices, invalid_setting
-from onmt_entmax.files import sha256, write_json
-from onmt_entmax.tasks.inflection.format import SETTINGS
-from onmt_entmax.tasks.inflection.results import (
-    RATES,
+from onmt_entmax.files import read_json, sha256
+from onmt_entmax.signatures import signature
+from onmt_entmax.tasks.inflection.files import (
     Gold,
-    rates_of,
     read_certificates,
     read_gold,
-    read_predictions,
+    read_guesses,
     read_submission,
     write_submission,
 )
-from onmt_entmax.tasks.inflection.scores import Outcome, mean, paired_bootstrap, score
-from onmt_entmax.version import __version__
+from onmt_entmax.tasks.inflection.format import SETTINGS
+from onmt_entmax.tasks.inflection.scores import Outcome, paired_bootstrap, score
+from onmt_entmax.tasks.prepared import MANIFEST
+from onmt_entmax.tasks.results import RATE_HEADS, certificate_rates, comparison_line, layout, void_line
 
-_HEADS = {"acc": "acc %", "lev": "lev", "nbest_acc": "n-best %", **{rate: f"{rate} %" for rate in RATES}}
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``onmt_entmax evaluate inflection``."""
-    add = parser.add_argument
-    add("--gold", required=True, nargs="+", type=Path, metavar="PATH", help="folder with LANG.gold, or gold files")
-    system = "output of onmt_translate, all languages in one file or a folder of LANG.pred"
-    add("--predictions", required=True, type=Path, metavar="PATH", help=system)
-    add("--submitted", action="store_true", help="predictions are a folder of LANG-SETTING-out files with three fields")
-    add("--n-best", type=int, default=1, metavar="N", help="lines per input (default: %(default)s)")
-    add(
-        "--certificates", type=Path, metavar="PATH", help="one JSON object per input; a file, or a folder of LANG.jsonl"
-    )
-    add("--compare", type=Path, metavar="PATH", help="predictions of a second system: paired bootstrap")
-    add("--bootstrap-samples", type=int, default=1000, metavar="N", help="(default: %(default)s)")
-    add("--bootstrap-seed", type=int, default=1, metavar="N", help="(default: %(default)s)")
-    add("--submission", type=Path, metavar="FOLDER", help="write LANG-SETTING-out files, the shared task's format")
-    add("--json", type=Path, metavar="FILE", help="write all numbers")
-    add("--alpha", default="unknown", metavar="OUT/ATT", help="alphas of output and attention, for the signature")
-    add("--seed", default="unknown", metavar="SEED", help="of the training, for the signature; 1+2+3 for an ensemble")
-    add("--name", help="the task's name in the signature (default: from the manifest)")
-    add("--setting", help="for the signature (default: from the manifest)")
-    add("--split", help="for the signature (default: the gold folder's name)")
+_HEADS = {"acc": "acc %", "lev": "lev", "nbest_acc": "n-best %", **RATE_HEADS}
 
 
-def run(args: argparse.Namespace) -> int:
-    """Score, write the files asked for, print the table, return 0."""
-    for name in ("n_best", "bootstrap_samples"):
-        if getattr(args, name) < 1:
-            raise invalid_setting(name.replace("_", "-"), getattr(args, name), "It must be at least 1.")
-    if args.submitted and (args.submission or args.n_best > 1):
-        raise UserError("--submitted goes without --submission and --n-best: such files hold one guess per pair.")
-    if args.setting is not None and args.setting not in (*SETTINGS, "none"):
-        raise invalid_setting("setting", args.setting, choices((*SETTINGS, "none")))
-    golds = read_gold(args.gold)
-    about = _about(args, golds)
-    outcomes = _outcomes(args.predictions, golds, args.n_best, args.submitted)
+@dataclass
+class Options:
+    """What to score and how; the help of ``onmt_entmax evaluate inflection`` explains each."""
+
+    gold: list[Path]
+    predictions: Path
+    submitted: bool = False
+    n_best: int = 1
+    certificates: Path | None = None
+    compare: Path | None = None
+    bootstrap_samples: int = 1000
+    bootstrap_seed: int = 1
+    submission: Path | None = None
+    alpha: str = "unknown"
+    seed: str = "unknown"
+    name: str | None = None
+    setting: str | None = None
+    split: str | None = None
+
+    def check(self) -> None:
+        """Refuse values that cannot be, and what does not go together."""
+        for name in ("n_best", "bootstrap_samples"):
+            if getattr(self, name) < 1:
+                raise invalid_setting(name.replace("_", "-"), getattr(self, name), "It must be at least 1.")
+        if self.submitted and (self.submission or self.n_best > 1):
+            raise UserError("--submitted goes without --submission and --n-best: such files hold one guess per pair.")
+        if self.setting is not None and self.setting not in (*SETTINGS, "none"):
+            raise invalid_setting("setting", self.setting, choices((*SETTINGS, "none")))
+
+
+def evaluate(options: Options) -> dict:
+    """Score predictions, and write a submission where one is asked for.
+
+    Returns:
+        ``languages`` (each with its scores), ``macro`` (their averages), ``comparison``, ``files`` (SHA-256) and
+        ``signatures``.
+
+    Raises:
+        UserError: a wrong option, or files that do not fit the inputs, with file and line.
+    """
+    options.check()
+    golds = read_gold(options.gold)
+    about = _about(options, golds)
+    outcomes = _outcomes(options.predictions, golds, options)
+    files = [path for path in (options.predictions, options.certificates, options.compare) if path is not None]
     result = {
         "languages": {gold.language: {"inputs": len(gold.rows)} for gold in golds},
-        "n_best": args.n_best,
-        "files": _checksums(args),
+        "n_best": options.n_best,
+        "files": {str(path): sha256(path) for path in files if path.is_file()},
     }
     for language, own in outcomes.items():
-        result["languages"][language].update(_language_scores(own, args.n_best))
-    if args.certificates:
-        for language, own in read_certificates(args.certificates, golds).items():
-            counted = [rates_of(certificate) for certificate in own]
-            rates = {rate: 100 * mean([row[rate] for row in counted]) for rate in RATES}
-            void = sum(certificate.get("reason") is not None for certificate in own)
-            result["languages"][language].update(rates, void_certificates=void)
+        result["languages"][language].update(_language_scores(own, options.n_best))
+    if options.certificates:
+        for language, own in read_certificates(options.certificates, golds).items():
+            result["languages"][language].update(certificate_rates(own))
     result["macro"] = _macro(result["languages"])
     signatures = {}
     for metric in result["macro"]:
         count = sum(metric in scores for scores in result["languages"].values())
         signatures[metric] = signature(metric, {**about, "langs": count})
-    if args.compare:
-        other = _outcomes(args.compare, golds, args.n_best, args.submitted)
+    if options.compare:
+        other = _outcomes(options.compare, golds, options)
         first, second = (
             {language: [outcome.correct for outcome in own] for language, own in system.items()}
             for system in (outcomes, other)
         )
-        comparison = paired_bootstrap(first, second, args.bootstrap_samples, args.bootstrap_seed)
-        result["comparison"] = {
-            **comparison._asdict(),
-            "predictions": str(args.predictions),
-            "other": str(args.compare),
-        }
-        bootstrap = {"bootstrap": args.bootstrap_samples, "bootstrap_seed": args.bootstrap_seed}
+        comparison = paired_bootstrap(first, second, options.bootstrap_samples, options.bootstrap_seed)
+        paths = {"predictions": str(options.predictions), "other": str(options.compare)}
+        result["comparison"] = {**comparison._asdict(), **paths}
+        bootstrap = {"bootstrap": options.bootstrap_samples, "bootstrap_seed": options.bootstrap_seed}
         signatures["acc_difference"] = signature("acc_difference", {**about, **bootstrap})
     result["signatures"] = signatures
-    if args.submission:
-        predictions = read_predictions(args.predictions, golds, args.n_best)
-        write_submission(args.submission, about["set"] if about["set"] in SETTINGS else None, golds, predictions)
-    if args.json:
-        write_json(args.json, result)
-    print(table(result))
-    return 0
-
-
-def signature(metric: str, about: dict[str, object]) -> str:
-    """Say how a number was made: ``acc|task:conll2018.1|set:medium|...|version:0.1.0``."""
-    return "|".join([metric, *(f"{key}:{value}" for key, value in about.items()), f"version:{__version__}"])
+    if options.submission:
+        guesses = read_guesses(options.predictions, golds, options.n_best)
+        write_submission(options.submission, about["set"] if about["set"] in SETTINGS else None, golds, guesses)
+    return result
 
 
 def table(result: dict) -> str:
     """Lay out the scores for reading: a line per language, the macro average, the comparison, the signatures."""
-    columns = list(result["macro"])
-    width = max(len(name) for name in [*result["languages"], "macro average"])
-    rows = {**result["languages"], "macro average": result["macro"]}
-    lines = [f"{'language':{width}}  " + "  ".join(f"{_HEADS[column]:>13}" for column in columns)]
-    for name, values in rows.items():
-        cells = (f"{values[column]:13.2f}" if column in values else f"{'-':>13}" for column in columns)
-        lines.append(f"{name:{width}}  " + "  ".join(cells))
-    void = sum(values.get("void_certificates", 0) for values in result["languages"].values())
-    if void:
-        lines.append(f"{void} certificates are void (see their `reason`) and count as not certified.")
+    heads = {metric: _HEADS[metric] for metric in result["macro"]}
+    lines = [layout("language", heads, [*result["languages"].items(), ("macro average", result["macro"])])]
+    lines += void_line(result["languages"].values())
     if "comparison" in result:
-        c = result["comparison"]
-        interval = f"95% interval {c['low']:+.2f} to {c['high']:+.2f}, p = {c['p_value']:.4f}"
-        lines.append(f"accuracy, {c['predictions']} minus {c['other']}: {c['difference']:+.2f} ({interval})")
+        names = "{predictions} minus {other}".format_map(result["comparison"])
+        lines.append(comparison_line(f"accuracy, {names}", result["comparison"]))
     return "\n".join([*lines, "", *result["signatures"].values()])
 
 
-def _outcomes(path: Path, golds: Sequence[Gold], n_best: int, submitted: bool) -> dict[str, list[Outcome]]:
+def _outcomes(path: Path, golds: Sequence[Gold], options: Options) -> dict[str, list[Outcome]]:
     """Language -> outcomes, for the languages whose forms are known."""
     golds_scored = [gold for gold in golds if gold.scored]
-    if submitted:
+    if options.submitted:
         answers = read_submission(path, golds_scored)
         guesses = {language: [(row, (row.form,)) for row in rows] for language, rows in answers.items()}
     else:
-        predictions = read_predictions(path, golds, n_best)
+        predictions = read_guesses(path, golds, options.n_best)
         guesses = {gold.language: list(zip(gold.rows, predictions[gold.language])) for gold in golds}
     return {gold.language: score(gold.rows, guesses[gold.language]) for gold in golds_scored}
 
@@ -145,11 +130,11 @@ def _outcomes(path: Path, golds: Sequence[Gold], n_best: int, submitted: bool) -
 def _language_scores(outcomes: list[Outcome], n_best: int) -> dict[str, float]:
     scores = {
         "pairs": len(outcomes),
-        "acc": 100 * mean([outcome.correct for outcome in outcomes]),
-        "lev": mean([outcome.distance for outcome in outcomes]),
+        "acc": 100 * fmean(outcome.correct for outcome in outcomes),
+        "lev": fmean(outcome.distance for outcome in outcomes),
     }
     if n_best > 1:
-        scores["nbest_acc"] = 100 * mean([outcome.any_correct for outcome in outcomes])
+        scores["nbest_acc"] = 100 * fmean(outcome.any_correct for outcome in outcomes)
     return scores
 
 
@@ -159,32 +144,26 @@ def _macro(languages: dict[str, dict[str, float]]) -> dict[str, float]:
     for metric in _HEADS:
         values = [scores[metric] for scores in languages.values() if metric in scores]
         if values:
-            macro[metric] = mean(values)
+            macro[metric] = fmean(values)
     return macro
 
 
-def _about(args: argparse.Namespace, golds: Sequence[Gold]) -> dict[str, object]:
+def _about(options: Options, golds: Sequence[Gold]) -> dict[str, object]:
     """The fields of the signatures; what nobody says is ``unknown``."""
     folder = golds[0].path.resolve().parent
     try:
-        manifest = json.loads((folder.parent / "manifest.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        manifest = read_json(folder.parent / MANIFEST)
+    except UserError:  # gold files from elsewhere
         manifest = {}
     if "setting" in manifest and manifest["setting"] is None:
         manifest["setting"] = "none"
-    split = folder.name if manifest else "unknown"
     return {
-        "task": args.name or manifest.get("task", "unknown"),
-        "set": args.setting or manifest.get("setting", "unknown"),
-        "split": args.split or split,
+        "task": options.name or manifest.get("task", "unknown"),
+        "set": options.setting or manifest.get("setting", "unknown"),
+        "split": options.split or (folder.name if manifest else "unknown"),
         "langs": sum(gold.scored for gold in golds),
         "avg": "macro",
-        **({"nbest": args.n_best} if args.n_best > 1 else {}),
-        "alpha": args.alpha,
-        "seed": args.seed,
+        **({"nbest": options.n_best} if options.n_best > 1 else {}),
+        "alpha": options.alpha,
+        "seed": options.seed,
     }
-
-
-def _checksums(args: argparse.Namespace) -> dict[str, str]:
-    paths = [path for path in (args.predictions, args.certificates, args.compare) if path is not None]
-    return {str(path): sha256(path) for path in paths if path.is_file()}

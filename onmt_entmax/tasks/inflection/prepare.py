@@ -1,7 +1,4 @@
-"""``onmt_entmax prepare inflection``: SIGMORPHON files to source and target text, vocabularies and a YAML for training.
-
-onmt_entmax prepare inflection --data conll2018/task1 --setting medium --output runs/medium
-onmt_train -config runs/medium/data.yaml ...
+"""Preparing inflection: SIGMORPHON files to source and target text, vocabularies and a YAML for training.
 
 The output folder holds ``train``, ``dev`` and ``test`` as ``.src`` (and ``.tgt``), all languages in one; ``dev/LANG.*``
 and ``test/LANG.*`` per language, with ``LANG.gold`` for scoring; ``vocab.src``, ``vocab.tgt``, ``data.yaml`` and
@@ -10,9 +7,7 @@ and ``test/LANG.*`` per language, with ``LANG.gold`` for scoring; ``vocab.src``,
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
-import json
 import random
 import subprocess
 import sys
@@ -21,35 +16,10 @@ from pathlib import Path
 from tqdm import tqdm
 
 from onmt_entmax.errors import UserError
-from onmt_entmax.files import read_lines, sha256, whole_folder, write_json, write_lines, write_text
-from onmt_entmax.tasks.data_yaml import data_yaml
-from onmt_entmax.tasks.inflection.format import SETTINGS, Corpus, Row, encode_row, find_corpora, read_rows
+from onmt_entmax.files import iterate_lines, sha256, write_lines, write_text
+from onmt_entmax.tasks.inflection.format import Corpus, Row, encode_row, find_corpora, read_rows
+from onmt_entmax.tasks.prepared import data_yaml, input_name, prepared_folder, write_manifest
 from onmt_entmax.version import __version__
-
-MANIFEST = "manifest.json"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``onmt_entmax prepare inflection``."""
-    add = parser.add_argument
-    layout = "holds LANG-train-SETTING or LANG-train, LANG-dev, LANG-test; or `all` and `surprise` that do"
-    add("--data", required=True, nargs="+", type=Path, metavar="FOLDER", help=layout)
-    add("--setting", metavar="SETTING", help=f"{', '.join(SETTINGS)}; leave out for data without settings")
-    add("--languages", nargs="+", metavar="LANG", help="default: all that have a training and a development file")
-    add("--output", required=True, type=Path, metavar="FOLDER", help="where the text goes")
-    add("--name", default="inflection", help="the task's name in signatures, e.g. conll2018.1 (default: %(default)s)")
-    add("--seed", type=int, default=1, help="order of the training rows, all languages mixed (default: %(default)s)")
-
-
-def run(args: argparse.Namespace) -> int:
-    """Prepare the corpus, say in one line what was made, return 0."""
-    manifest = prepare(args.data, args.output, args.setting, args.languages, args.name, args.seed)
-    rows = manifest["rows"]
-    print(
-        f"{args.output}: {len(manifest['languages'])} languages, {rows['train']} training rows, {rows['dev']} dev, "
-        f"{rows['test']} test; vocabularies {manifest['vocabularies']['src']} and {manifest['vocabularies']['tgt']}"
-    )
-    return 0
 
 
 def prepare(
@@ -77,8 +47,7 @@ def prepare(
     corpora = find_corpora(folders, setting, languages)
     counts, inputs, train = {}, {}, []
     together: dict[str, list[tuple[str, str]]] = {"dev": [], "test": []}
-    earlier = _outputs(output)
-    with whole_folder(output) as fresh:
+    with prepared_folder(output) as fresh:
         for language, corpus in tqdm(corpora.items(), desc="languages", disable=None):
             pairs = _encode(language, read_rows(corpus.train), corpus.train)
             if not pairs:
@@ -91,14 +60,13 @@ def prepare(
                 counts[language][split] = len(pairs)
             for path in corpus:
                 if path is not None:
-                    inputs[_input_name(path, folders)] = sha256(path)
+                    inputs[input_name(path, folders)] = sha256(path)
         random.Random(seed).shuffle(train)
         _write_pairs(fresh, "train", train)
         for split, pairs in together.items():
             _write_pairs(fresh, split, pairs)
         vocabularies = _build_vocabularies(fresh, train)
-        write_text(fresh / "data.yaml", data_yaml(output.resolve(), vocabularies))
-        manifest = {
+        about = {
             "task": name,
             "setting": setting,
             "version": __version__,
@@ -107,12 +75,8 @@ def prepare(
             "vocabularies": vocabularies,
             "languages": counts,
             "inputs": inputs,
-            "outputs": {p.relative_to(fresh).as_posix(): sha256(p) for p in sorted(fresh.rglob("*")) if p.is_file()},
         }
-        write_json(fresh / MANIFEST, manifest)
-    for stale in earlier - set(manifest["outputs"]):
-        (output / stale).unlink(missing_ok=True)
-    return manifest
+        return write_manifest(fresh, output, vocabularies, about)
 
 
 def _held_out(corpus: Corpus) -> dict[str, tuple[Path, bool]]:
@@ -161,26 +125,10 @@ def _build_vocabularies(folder: Path, train: list[tuple[str, str]]) -> dict[str,
     config.unlink()
     sizes = {}
     for index, side in enumerate(("src", "tgt")):
-        written = [line.rpartition("\t")[0] for line in read_lines(folder / f"vocab.{side}")]
+        written = [line.rpartition("\t")[0] for line in iterate_lines(folder / f"vocab.{side}")]
         wanted = {token for pair in train for token in pair[index].split(" ")}
         if len(written) != len(wanted) or set(written) != wanted:
             lost = sorted(wanted.symmetric_difference(written))[:3]
             raise UserError(f"vocab.{side}: the vocabulary differs from the training text's tokens: {lost}.")
         sizes[side] = len(written)
     return sizes
-
-
-def _input_name(path: Path, folders: list[Path]) -> str:
-    """Name an input by its path inside the data folder: a manifest does not depend on where the data lie."""
-    for folder in folders:
-        if folder in path.parents:
-            return path.relative_to(folder).as_posix()
-    return path.name
-
-
-def _outputs(folder: Path) -> set[str]:
-    """The files that an earlier run wrote, by its manifest."""
-    try:
-        return set(json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["outputs"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return set()

@@ -12,37 +12,18 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from rapidfuzz.distance import Levenshtein
 
 from onmt_entmax.tasks.inflection.format import Row
+from onmt_entmax.tasks.results import Comparison, compare
 
 
 class Outcome(NamedTuple):
-    """One scored (lemma, tags) pair: is the first guess right, its edit distance, is any of the n-best right."""
+    """One scored (lemma, tags) pair: is the first guess right, its Levenshtein distance, is any of the n-best right."""
 
     correct: bool
     distance: int
     any_correct: bool
-
-
-class Comparison(NamedTuple):
-    """Macro accuracy of one system minus that of another, in percent."""
-
-    difference: float
-    low: float
-    high: float
-    p_value: float
-
-
-def edit_distance(first: str, second: str) -> int:
-    """Levenshtein distance over code points: insertions, deletions and substitutions cost 1."""
-    if first == second:
-        return 0
-    row = list(range(len(second) + 1))  # distances from first[:i] to every second[:j]
-    for i, a in enumerate(first, 1):
-        diagonal, row[0] = row[0], i
-        for j, b in enumerate(second, 1):
-            diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (a != b))
-    return row[-1]
 
 
 def pair_of(row: Row) -> tuple[str, str]:
@@ -65,15 +46,8 @@ def score(gold: Sequence[Row], guesses: Sequence[tuple[Row, Sequence[str]]]) -> 
     outcomes = []
     for pair, form in wanted.items():
         forms = given.get(pair) or ("",)
-        outcomes.append(Outcome(forms[0] == form, edit_distance(form, forms[0]), form in forms))
+        outcomes.append(Outcome(forms[0] == form, Levenshtein.distance(form, forms[0]), form in forms))
     return outcomes
-
-
-def mean(values: Sequence[float]) -> float:
-    """Arithmetic mean; a ``ValueError`` for no values."""
-    if not len(values):
-        raise ValueError("the mean of nothing")
-    return float(sum(values) / len(values))
 
 
 def paired_bootstrap(
@@ -91,8 +65,7 @@ def paired_bootstrap(
         seed: of the resampling.
 
     Returns:
-        The difference, its 95% interval (percentiles), and a two-sided p-value: how often a resample lies at least as
-        far from the difference as the difference lies from zero (with one added above and below, so never 0).
+        The difference in percent, its interval and its p-value.
     """
     if first.keys() != second.keys():
         raise ValueError("the systems were not scored on the same languages")
@@ -107,7 +80,4 @@ def paired_bootstrap(
         observed += float(delta.mean())
     differences *= 100 / len(first)
     observed *= 100 / len(first)
-    low, high = np.percentile(differences, [2.5, 97.5])
-    # the slack keeps a difference of exactly zero, or one reached up to rounding, on the far side
-    far = int((np.abs(differences - observed) >= abs(observed) - 1e-9).sum())
-    return Comparison(observed, float(low), float(high), (far + 1) / (samples + 1))
+    return compare(observed, differences)

@@ -1,80 +1,45 @@
-"""``onmt_entmax evaluate translation``: BLEU and chrF of one or several runs, with signatures.
-
-onmt_entmax evaluate translation --data runs/de-en --predictions seed1.pred seed2.pred seed3.pred --json scores.json
+"""Scoring of translation: BLEU and chrF of one or several runs, with signatures.
 
 Predictions are what ``onmt_translate`` wrote for ``test.src`` of a prepared folder: subwords, which are undone here.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean, stdev
 
 from onmt_entmax.errors import UserError, choices, invalid_setting
-from onmt_entmax.files import read_lines, sha256, write_json
-from onmt_entmax.tasks.inflection.results import RATES, Gold, rates_of, read_certificates
-from onmt_entmax.tasks.translation.bpe import left_over, undo_subwords
+from onmt_entmax.files import read_json, read_lines, sha256, split_tokens
+from onmt_entmax.search.result import RATES
+from onmt_entmax.signatures import signature
+from onmt_entmax.tasks.prepared import MANIFEST
+from onmt_entmax.tasks.results import (
+    RATE_HEADS,
+    certificate_rates,
+    comparison_line,
+    layout,
+    read_checked_certificates,
+    read_predictions,
+    void_line,
+)
 from onmt_entmax.tasks.translation.scores import (
-    RAW_TOKENIZERS,
     chrf,
     corpus_score,
-    mean,
-    metric_signature,
+    metric_fields,
     paired_bootstrap,
     raw_bleu,
     raw_tokenizer_for,
     sentence_statistics,
-    standard_deviation,
     tokenised_bleu,
 )
+from onmt_entmax.tasks.translation.subwords import left_over, undo_subwords
 from onmt_entmax.tasks.translation.text import make_tokenizer
-from onmt_entmax.version import __version__
 
-_HEADS = {"bleu_tok": "BLEU tok", "bleu_raw": "BLEU raw", "chrf": "chrF", **{rate: f"{rate} %" for rate in RATES}}
-_SPLITS = ("test", "dev")
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``onmt_entmax evaluate translation``."""
-    add = parser.add_argument
-    add("--data", required=True, type=Path, metavar="FOLDER", help="the output of `onmt_entmax prepare translation`")
-    add("--split", default="test", metavar="SPLIT", help=f"{', '.join(_SPLITS)} (default: %(default)s)")
-    runs = "output of onmt_translate, one file per run (seed)"
-    add("--predictions", required=True, nargs="+", type=Path, metavar="FILE", help=runs)
-    add("--n-best", type=int, default=1, metavar="N", help="lines per input; the first counts (default: %(default)s)")
-    add("--compare", nargs="+", type=Path, metavar="FILE", help="runs of a second system: paired bootstrap")
-    add("--bootstrap-samples", type=int, default=1000, metavar="N", help="(default: %(default)s)")
-    add("--bootstrap-seed", type=int, default=1, metavar="N", help="(default: %(default)s)")
-    add("--certificates", nargs="+", type=Path, metavar="FILE", help="one JSON object per input; a file per run")
-    raw = f"sacreBLEU's tokeniser for running text: {', '.join(RAW_TOKENIZERS)} (default: 13a; ja-mecab for Japanese)"
-    add("--raw-tokenizer", metavar="NAME", help=raw)
-    add("--json", type=Path, metavar="FILE", help="write all numbers")
-    add("--alpha", default="unknown", metavar="OUT/ATT", help="alphas of output and attention, for the signature")
-    add("--seed", default="unknown", metavar="SEED", help="of the training, for the signature, e.g. 1,2,3")
-
-
-def run(args: argparse.Namespace) -> int:
-    """Score, write the JSON asked for, print the table, return 0."""
-    result = evaluate(
-        args.data,
-        args.predictions,
-        split=args.split,
-        n_best=args.n_best,
-        compare=args.compare,
-        samples=args.bootstrap_samples,
-        bootstrap_seed=args.bootstrap_seed,
-        certificates=args.certificates,
-        raw_tokenizer=args.raw_tokenizer,
-        about={"alpha": args.alpha, "seed": args.seed},
-    )
-    if args.json:
-        write_json(args.json, result)
-    print(table(result))
-    return 0
+SPLITS = ("test", "dev")
+_HEADS = {"bleu_tok": "BLEU tok", "bleu_raw": "BLEU raw", "chrf": "chrF", **RATE_HEADS}
 
 
 @dataclass
@@ -132,7 +97,7 @@ def evaluate(
     raw_tokenizer: str | None = None,
     about: dict[str, str] | None = None,
 ) -> dict:
-    """Score the runs of a system; see ``add_arguments`` for the arguments.
+    """Score the runs of a system; the help of ``onmt_entmax evaluate translation`` explains the arguments.
 
     Returns:
         ``runs`` (each file with its scores), ``mean`` and ``sd`` (``None`` for one run) of each score, ``comparison``,
@@ -144,8 +109,8 @@ def evaluate(
     for name, value in (("--n-best", n_best), ("--bootstrap-samples", samples)):
         if value < 1:
             raise invalid_setting(name, value, "It must be at least 1.")
-    if split not in _SPLITS:
-        raise invalid_setting("--split", split, choices(_SPLITS))
+    if split not in SPLITS:
+        raise invalid_setting("--split", split, choices(SPLITS))
     if certificates and len(certificates) != len(predictions):
         raise UserError(f"--certificates has {len(certificates)} files, --predictions {len(predictions)}: one per run.")
     test = _read_test(data, split, raw_tokenizer)
@@ -154,15 +119,15 @@ def evaluate(
     metrics = list(test.metrics)
     if certificates:
         for run_scores, path in zip(runs, certificates):
-            run_scores.update(_rates(path, test))
+            run_scores.update(certificate_rates(read_checked_certificates(path, len(test.text))))
         metrics += RATES
     fields = {**_about(test.manifest, split, test.text), **(about or {}), "runs": len(runs)}
     result = {
         "runs": runs,
-        "mean": {name: mean([run_scores[name] for run_scores in runs]) for name in metrics},
-        "sd": {name: standard_deviation([run_scores[name] for run_scores in runs]) for name in metrics},
+        "mean": {name: fmean(own[name] for own in runs) for name in metrics},
+        "sd": {name: stdev(own[name] for own in runs) if len(runs) > 1 else None for name in metrics},
     }
-    signatures = {name: signature(name, fields, metric) for name, metric in test.metrics.items()}
+    signatures = {name: signature(name, {**fields, **metric_fields(m)}) for name, m in test.metrics.items()}
     if certificates:
         signatures["certificates"] = signature("certificates", fields)
     if compare:
@@ -173,49 +138,34 @@ def evaluate(
             difference = paired_bootstrap(first, second, samples, bootstrap_seed)
             result["comparison"][name] = difference._asdict()
             drawn = {**fields, "others": len(compare), "bootstrap": samples, "bootstrap_seed": bootstrap_seed}
-            signatures[f"{name}_difference"] = signature(f"{name}_difference", drawn, test.metrics[name])
+            signatures[f"{name}_difference"] = signature(
+                f"{name}_difference", {**drawn, **metric_fields(test.metrics[name])}
+            )
     result["signatures"] = signatures
     return result
 
 
-def signature(name: str, fields: dict[str, object], metric=None) -> str:
-    """Say how a number was made: ``bleu_tok|task:iwslt17|dir:de-en|...|tok:none|...|version:0.1.0``."""
-    own = [metric_signature(metric)] if metric is not None else []
-    return "|".join([name, *(f"{key}:{value}" for key, value in fields.items()), *own, f"version:{__version__}"])
-
-
 def table(result: dict) -> str:
     """Lay out the scores for reading: a line per run, mean and sd, the comparison, the signatures."""
-    columns = list(result["mean"])
-    rows = [(run_scores["predictions"], run_scores) for run_scores in result["runs"]]
-    rows += [("mean", result["mean"]), ("sd", result["sd"])]
-    width = max(len(name) for name, _ in rows)
-    lines = [f"{'run':{width}}  " + "  ".join(f"{_HEADS[column]:>13}" for column in columns)]
-    for name, values in rows:
-        cells = (f"{'-':>13}" if values[column] is None else f"{values[column]:13.2f}" for column in columns)
-        lines.append(f"{name:{width}}  " + "  ".join(cells))
-    void = sum(run_scores.get("void_certificates", 0) for run_scores in result["runs"])
-    if void:
-        lines.append(f"{void} certificates are void (see their `reason`) and count as not certified.")
-    for name, c in result.get("comparison", {}).items():
+    heads = {metric: _HEADS[metric] for metric in result["mean"]}
+    rows = [*((own["predictions"], own) for own in result["runs"]), ("mean", result["mean"]), ("sd", result["sd"])]
+    lines = [layout("run", heads, rows), *void_line(result["runs"])]
+    for name, comparison in result.get("comparison", {}).items():
         if name != "others":
-            interval = f"95% interval {c['low']:+.2f} to {c['high']:+.2f}, p = {c['p_value']:.4f}"
-            lines.append(f"{_HEADS[name]}, first minus second system: {c['difference']:+.2f} ({interval})")
+            lines.append(comparison_line(f"{_HEADS[name]}, first minus second system", comparison))
     return "\n".join([*lines, "", *result["signatures"].values()])
 
 
 def _read_test(data: Path, split: str, raw_tokenizer: str | None) -> References:
-    path = data / "manifest.json"
+    path = data / MANIFEST
+    manifest = read_json(path)
     try:
-        manifest = json.loads("\n".join(read_lines(path)))
         if manifest["task"] != "translation":
             raise KeyError("translation")
         language = manifest["direction"].split("-")[1]
         lowercase = manifest["settings"]["lowercase"]
         outputs = manifest["outputs"]
-    except (ValueError, KeyError, TypeError) as error:
-        if isinstance(error, UserError):
-            raise
+    except (KeyError, TypeError, AttributeError):
         raise UserError(f"{path} is not a manifest of `onmt_entmax prepare translation`.") from None
     for name in (f"{split}.ref", f"{split}.ref.tok"):
         if not (data / name).is_file():
@@ -232,18 +182,11 @@ def _read_test(data: Path, split: str, raw_tokenizer: str | None) -> References:
 
 def _read_predictions(path: Path, test: References, n_best: int) -> list[str]:
     """Read the best prediction of each input and undo the subwords."""
-    lines = read_lines(path)
-    if len(lines) != n_best * len(test.text):
-        wanted = f"{len(test.text)} references" + (f" x {n_best}" if n_best > 1 else "")
-        more = ""
-        if lines and len(lines) % len(test.text) == 0:
-            more = f"; that would be --n-best {len(lines) // len(test.text)}"
-        raise UserError(f"{path} has {len(lines)} lines for {wanted}{more}.")
+    lines = read_predictions(path, len(test.text), n_best, "references")
     kind = test.manifest["settings"]["subwords"]
     undone = []
     for number, line in enumerate(lines[::n_best]):
-        text = line.partition("\t")[0]  # behind it `onmt_translate -with_score` writes the score
-        tokens = undo_subwords(kind, " ".join(piece for piece in text.split(" ") if piece))
+        tokens = undo_subwords(kind, " ".join(split_tokens(line)))
         rest = left_over(kind, tokens, test.words)
         if rest is not None:
             raise UserError(
@@ -261,15 +204,6 @@ def _scores(path: Path, test: References, forms: dict[str, list[str]]) -> dict:
 
 def _statistics(test: References, metric: str, forms: dict[str, list[str]]):
     return sentence_statistics(test.metrics[metric], forms[metric], test.references(metric))
-
-
-def _rates(path: Path, test: References) -> dict[str, float]:
-    """Rates of one certificates file in percent; the reader wants the inputs as one "language"."""
-    name = test.manifest["direction"]
-    certificates = read_certificates(path, [Gold(language=name, path=path, rows=test.text, scored=False)])[name]
-    counted = [rates_of(certificate) for certificate in certificates]
-    rates = {rate: 100 * mean([row[rate] for row in counted]) for rate in RATES}
-    return {**rates, "void_certificates": sum(c.get("reason") is not None for c in certificates)}
 
 
 def _about(manifest: dict, split: str, references: list[str]) -> dict[str, object]:

@@ -1,7 +1,4 @@
-"""``onmt_entmax prepare translation``: parallel text to subwords, vocabularies and a YAML for training.
-
-onmt_entmax prepare translation --corpus iwslt17 --direction de-en --data iwslt17 --output runs/de-en
-onmt_train -config runs/de-en/data.yaml ...
+"""Preparing translation: parallel text to subwords, vocabularies and a YAML for training.
 
 The output folder holds ``train``, ``dev`` and ``test`` as ``.src`` and ``.tgt`` in subwords; ``dev`` and ``test`` also
 as ``.ref`` (running text) and ``.ref.tok`` (tokens), for scoring; the codes, ``vocab.src``, ``vocab.tgt``,
@@ -10,38 +7,19 @@ as ``.ref`` (running text) and ``.ref.tok`` (tokens), for scoring; the codes, ``
 
 from __future__ import annotations
 
-import argparse
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tqdm import tqdm
 
 from onmt_entmax.errors import UserError
-from onmt_entmax.files import sha256, whole_folder, write_json, write_lines, write_text
-from onmt_entmax.tasks.data_yaml import data_yaml
-from onmt_entmax.tasks.translation.bpe import count_pieces, undo_subwords, vocabulary_lines
+from onmt_entmax.files import sha256, write_lines
+from onmt_entmax.tasks.prepared import input_name, prepared_folder, write_manifest
 from onmt_entmax.tasks.translation.readers import CORPORA, KFTT_ORIGINAL_PAIRS, Reader, Split
-from onmt_entmax.tasks.translation.segment import write_segmenters
-from onmt_entmax.tasks.translation.settings import Settings, add_arguments
+from onmt_entmax.tasks.translation.settings import Settings
+from onmt_entmax.tasks.translation.subwords import count_pieces, undo_subwords, vocabulary_lines, write_segmenters
 from onmt_entmax.tasks.translation.text import Tokenizer, make_tokenizer, normalise_romanian
 from onmt_entmax.version import __version__
-
-__all__ = ["MANIFEST", "Prepared", "add_arguments", "prepare", "run"]
-
-MANIFEST = "manifest.json"
-
-
-def run(args: argparse.Namespace) -> int:
-    """Prepare the corpus, print the counts at each step and the vocabulary sizes, return 0."""
-    values = {name: getattr(args, name) for name in Settings.__dataclass_fields__}
-    manifest = prepare(Settings(**values), args.data, args.output)
-    for split, counts in manifest["counts"].items():
-        print(f"{split}: " + ", ".join(f"{number} {step.replace('_', ' ')}" for step, number in counts.items()))
-    sizes = manifest["vocabularies"]
-    print(f"vocabularies: {sizes['src']} source, {sizes['tgt']} target types (without special tokens)")
-    print(f"{args.output}: {manifest['corpus']} {manifest['direction']}, {manifest['counts']['train']['kept']} pairs")
-    return 0
 
 
 def prepare(settings: Settings, data: Path, output: Path) -> dict:
@@ -68,8 +46,7 @@ def prepare(settings: Settings, data: Path, output: Path) -> dict:
     }
     _check_size(settings, len(splits["train"].source))
     prepared = {name: _process(name, split, settings, languages) for name, split in splits.items()}
-    earlier = _outputs(output)
-    with whole_folder(output) as fresh:
+    with prepared_folder(output) as fresh:
         segmenters = write_segmenters(fresh, settings, prepared["train"].source, prepared["train"].target)
         vocabularies = {}
         for split, lines in prepared.items():
@@ -84,8 +61,7 @@ def prepare(settings: Settings, data: Path, output: Path) -> dict:
             if split != "train":
                 write_lines(fresh / f"{split}.ref", lines.reference)
                 write_lines(fresh / f"{split}.ref.tok", lines.target)
-        write_text(fresh / "data.yaml", data_yaml(output.resolve(), vocabularies))
-        manifest = {
+        about = {
             "task": "translation",
             "corpus": settings.corpus,
             "direction": settings.direction,
@@ -94,13 +70,9 @@ def prepare(settings: Settings, data: Path, output: Path) -> dict:
             "tokenizers": {side: settings.tokenizer_kind("test", language) for side, language in languages.items()},
             "counts": {split: lines.counts for split, lines in prepared.items()},
             "vocabularies": vocabularies,
-            "inputs": {_input_name(p, data): sha256(p) for split in splits.values() for p in split.files},
-            "outputs": {p.relative_to(fresh).as_posix(): sha256(p) for p in sorted(fresh.rglob("*")) if p.is_file()},
+            "inputs": {input_name(path, [data]): sha256(path) for split in splits.values() for path in split.files},
         }
-        write_json(fresh / MANIFEST, manifest)
-    for stale in earlier - set(manifest["outputs"]):
-        (output / stale).unlink(missing_ok=True)
-    return manifest
+        return write_manifest(fresh, output, vocabularies, about)
 
 
 @dataclass
@@ -179,16 +151,3 @@ def _check_reversible(kind: str, name: str, lines: list[str], pieces: list[str])
     for number, (line, encoded) in enumerate(zip(lines, pieces), 1):
         if undo_subwords(kind, encoded) != line:
             raise UserError(f"{name}, line {number}: {line!r} does not come back from its subwords {encoded!r}.")
-
-
-def _input_name(path: Path, data: Path) -> str:
-    """Name an input by its path inside the data folder: a manifest does not depend on where the data lie."""
-    return path.relative_to(data).as_posix() if data in path.parents else path.name
-
-
-def _outputs(folder: Path) -> set[str]:
-    """What an earlier run says it wrote into a folder."""
-    try:
-        return set(json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["outputs"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return set()

@@ -6,24 +6,15 @@ BLEU: Papineni et al. (2002); signatures and the 13a tokeniser: Post (2018); chr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from statistics import fmean
 
 import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
 
 from onmt_entmax.errors import UserError, choices, invalid_setting
-from onmt_entmax.tasks.translation.text import import_optional
-
-RAW_TOKENIZERS = ("13a", "ja-mecab", "char")
-
-
-class Comparison(NamedTuple):
-    """First minus second system, with a 95% percentile interval and a two-sided p-value."""
-
-    difference: float
-    low: float
-    high: float
-    p_value: float
+from onmt_entmax.signatures import parse_signature
+from onmt_entmax.tasks.results import Comparison, compare
+from onmt_entmax.tasks.translation.text import RAW_TOKENIZERS, import_optional
 
 
 def tokenised_bleu(lowercase: bool = False) -> BLEU:
@@ -63,22 +54,10 @@ def corpus_score(metric: BLEU | CHRF, hypotheses: Sequence[str], references: Seq
     return metric.corpus_score(list(hypotheses), [list(references)]).score
 
 
-def metric_signature(metric: BLEU | CHRF) -> str:
-    """Return sacreBLEU's signature, its version under the name ``sacrebleu``; the metric must have scored a text."""
-    return metric.get_signature().format(short=False).replace("version:", "sacrebleu:")
-
-
-def mean(values: Sequence[float]) -> float:
-    """Return the arithmetic mean."""
-    return sum(values) / len(values)
-
-
-def standard_deviation(values: Sequence[float]) -> float | None:
-    """Return the sample standard deviation (n - 1); ``None`` for a single value."""
-    if len(values) < 2:
-        return None
-    middle = mean(values)
-    return (sum((value - middle) ** 2 for value in values) / (len(values) - 1)) ** 0.5
+def metric_fields(metric: BLEU | CHRF) -> dict[str, str]:
+    """Return sacreBLEU's signature, its version as ``sacrebleu``; the metric must have scored a text."""
+    fields = parse_signature(metric.get_signature().format(short=False))
+    return {"sacrebleu" if key == "version" else key: value for key, value in fields.items()}
 
 
 def sentence_statistics(metric: BLEU, hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
@@ -102,13 +81,12 @@ def paired_bootstrap(
         seed: of the drawing.
 
     Returns:
-        The difference of the scores, its 95% interval (percentiles), and a two-sided p-value: how often a resample lies
-        at least as far from the difference as the difference lies from zero (one added above and below, so never 0).
+        The difference of the scores, its interval and its p-value.
     """
     lines = len(first[0])
 
     def difference(weights: np.ndarray) -> float:
-        return mean([_bleu(weights @ run) for run in first]) - mean([_bleu(weights @ run) for run in second])
+        return fmean(_bleu(weights @ run) for run in first) - fmean(_bleu(weights @ run) for run in second)
 
     observed = difference(np.ones(lines))
     generator = np.random.default_rng(seed)
@@ -118,10 +96,7 @@ def paired_bootstrap(
             for _ in range(samples)
         ]
     )
-    low, high = np.percentile(drawn, [2.5, 97.5])
-    # the slack keeps a difference of exactly zero, or one reached up to rounding, on the far side
-    far = int((np.abs(drawn - observed) >= abs(observed) - 1e-9).sum())
-    return Comparison(observed, float(low), float(high), (far + 1) / (samples + 1))
+    return compare(observed, drawn)
 
 
 def _bleu(sums: np.ndarray) -> float:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
-from pathlib import Path
 
 from onmt_entmax.errors import choices, invalid_setting
-from onmt_entmax.tasks.translation.readers import CORPORA, split_direction
+from onmt_entmax.tasks.translation.readers import split_direction
 from onmt_entmax.tasks.translation.text import DICTIONARIES, ROMANIAN
 
 JAPANESE = ("kftt", "mecab", "none")
@@ -17,7 +15,7 @@ SPLITS = ("train", "dev", "test")
 
 @dataclass
 class Settings:
-    """The options of the command; ``None`` is the corpus's default. ``add_arguments`` explains each."""
+    """The options of the command; ``None`` is the corpus's default. The help of the command explains each."""
 
     corpus: str
     direction: str
@@ -87,36 +85,3 @@ class Settings:
     def original(self) -> bool:
         """Whether KFTT's untokenised text is to be read in place of its tokens."""
         return self.corpus == "kftt" and self.japanese != "kftt"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``onmt_entmax prepare translation``."""
-    add = parser.add_argument
-    add("--corpus", required=True, metavar="NAME", help=", ".join(CORPORA))
-    add("--direction", required=True, metavar="SRC-TGT", help="such as de-en; plain takes any two languages")
-    add("--data", required=True, type=Path, metavar="FOLDER", help="the unpacked corpus, at any depth below")
-    add("--output", required=True, type=Path, metavar="FOLDER", help="where the text goes")
-    add("--train", nargs="+", metavar="PREFIX", help="plain: files below --data, without .LANGUAGE")
-    add("--dev", nargs="+", metavar="SET", help="sets of the corpus; plain: prefixes; " + _default_sets("dev"))
-    add("--test", nargs="+", metavar="SET", help="like --dev; " + _default_sets("test"))
-    add("--pretokenised", nargs="+", default=(), metavar="SPLIT", help="plain: which of train, dev, test are tokenised")
-    add("--unescape", action="store_true", help="plain: undo &amp; &quot; &#91; ...; always done for iwslt17 and wmt16")
-    add("--lowercase", action="store_true", help="lower-case all tokens; scores are then caseless")
-    add("--tokenizer", metavar="NAME", help="moses, none; not for Japanese (default: moses; for sentencepiece none)")
-    add("--japanese", metavar="NAME", help="kftt (its own tokens), mecab, none (default: kftt or mecab; as above)")
-    add("--mecab-dictionary", default="ipadic", metavar="NAME", help=", ".join(DICTIONARIES))
-    add("--romanian", default="plain", metavar="FORM", help="plain: no diacritics; comma: cedilla to comma; keep")
-    add(
-        "--max-length", type=int, default=0, metavar="N", help="drop training pairs with a side above N tokens; 0: none"
-    )
-    add("--subwords", default="bpe", metavar="KIND", help=", ".join(SUBWORDS))
-    add("--codes", metavar="KIND", help="joint or separate for each language (default: joint; for wmt16 separate)")
-    add("--merges", type=int, metavar="N", help="merges, or sentencepiece's size (default: 32000; for wmt16 25000)")
-    add("--vocabulary-threshold", type=int, default=0, metavar="N", help="BPE: undo merges to pieces rarer than N")
-    add("--min-frequency", type=int, default=1, metavar="N", help="leave tokens rarer than N out of the vocabularies")
-    add("--any-size", action="store_true", help="accept another number of training pairs than the official one")
-
-
-def _default_sets(kind: str) -> str:
-    defaults = ((name, getattr(corpus, kind)) for name, corpus in CORPORA.items())
-    return "default: " + ", ".join(f"{name} {' '.join(sets)}" for name, sets in defaults if sets)

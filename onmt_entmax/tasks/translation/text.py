@@ -22,6 +22,7 @@ _PLAIN = str.maketrans("\u0218\u0219\u021a\u021b\u0102\u0103\u00c2\u00e2\u00ce\u
 _COMBINING_CEDILLA = re.compile("(?<=[SsTt])\u0327")
 _COMBINING = re.compile("(?<=[SsTt])\u0326|(?<=[Aa])[\u0306\u0302]|(?<=[Ii])\u0302")
 
+RAW_TOKENIZERS = ("13a", "ja-mecab", "char")  # sacreBLEU's, for running text
 ROMANIAN = ("plain", "comma", "keep")
 DICTIONARIES = {"ipadic": "ipadic", "unidic-lite": "unidic_lite"}  # name of the package -> module
 

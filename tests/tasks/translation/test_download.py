@@ -15,9 +15,9 @@ import pytest
 
 from onmt_entmax.files import read_lines
 from onmt_entmax.tasks.translation.prepare import Settings, prepare
-from tests.tasks.translation_archives import tar, write_conll, write_iwslt, write_kftt, write_wmt
+from tests.tasks.translation.archives import tar, write_conll, write_iwslt, write_kftt, write_wmt
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
+SCRIPTS = Path(__file__).parents[3] / "scripts"
 pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="the download scripts need curl")
 
 

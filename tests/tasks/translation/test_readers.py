@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from onmt_entmax.errors import UserError
-from onmt_entmax.files import decode_lines
+from onmt_entmax.files import read_lines
 from onmt_entmax.tasks.translation.readers import Reader, read_segments, split_direction
-from tests.tasks.translation_archives import sentences, tokens, write_iwslt, write_kftt, write_wmt
+from tests.tasks.translation.archives import sentences, tokens, write_iwslt, write_kftt, write_wmt
 
 
 def unpack(archives: dict[str, Path], folder: Path) -> Path:
@@ -189,7 +189,7 @@ def test_real_iwslt_xml(real_data, tmp_path):
         numbers = {"dev2010": 888, "tst2010": 1568, "tst2013": 993, "tst2016": 1133, "tst2017": 1138}
         for name, number in numbers.items():
             split = reader.held_out("--test", [name])
-            plain = decode_lines((folder / f"iwslt17/plain/{name}.{source}").read_bytes(), name)
+            plain = read_lines(folder / f"iwslt17/plain/{name}.{source}")
             assert len(split.source) == number
             assert split.source == [" ".join(line.split()) for line in plain]
         assert len(reader.held_out("--test").source) == 8079

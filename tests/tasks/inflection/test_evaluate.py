@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 
 from onmt_entmax import cli
 from onmt_entmax.files import read_lines, write_json, write_lines
-from onmt_entmax.version import __version__
+from onmt_entmax.signatures import code_version
 
-SIGNATURE = f"task:conll2018.1|set:low|split:test|langs:2|avg:macro|alpha:1.5/2|seed:1|version:{__version__}"
+SIGNATURE = f"task:conll2018.1|set:low|split:test|langs:2|avg:macro|alpha:1.5/2|seed:1|version:{code_version()}"
+
+
+def hypothesis(probability):
+    return {"tokens": ["a"], "log_prob": math.log(probability), "prob": probability, "finished": True}
 
 
 def certificate(line, *probabilities, complete=False, optimal=False, mass_is_one=False, reason=None):
-    record = {"line": line, "hypotheses": [{"prob": p, "finished": True} for p in probabilities]}
+    record = {"line": line, "hypotheses": [hypothesis(p) for p in probabilities]}
     mass = None if reason else sum(probabilities)
     return json.dumps(
         {
@@ -146,8 +151,8 @@ def test_comparison_of_two_systems(prepared, capsys):
     ("lines", "arguments", "message"),
     [
         (["a"] * 4, [], "pred has 4 lines for 5 inputs."),
-        (["a"] * 10, [], "pred has 10 lines for 5 inputs; that would be 2 per input."),
-        (["a"] * 5, ["--n-best", "3"], "pred has 5 lines for 5 inputs x 3 = 15 lines; that would be 1 per input."),
+        (["a"] * 10, [], "pred has 10 lines for 5 inputs; that would be --n-best 2."),
+        (["a"] * 5, ["--n-best", "3"], "pred has 5 lines for 5 inputs x 3 = 15 lines; that would be --n-best 1."),
         (["a"] * 5, ["--n-best", "0"], "Invalid setting for `n-best`: 0. It must be at least 1."),
         (["a"] * 5, ["--submitted", "--n-best", "2"], "--submitted goes without"),
         (["a"] * 5, ["--setting", "mediun"], "`setting`: mediun. Valid choices: low, medium, high, none."),
@@ -168,7 +173,7 @@ def test_wrong_predictions_are_one_line(prepared, capsys, lines, arguments, mess
         ("[]", "line 2: not a JSON object"),
         ("{}", "line 2: the certificate lacks `line`"),
         (certificate(7, 1.0), "line 2: this certificate is of input line 7"),
-        (certificate(2, 1.0).replace("prob", "p"), "line 2: a hypothesis lacks `prob`"),
+        (certificate(2, 1.0).replace('"prob"', '"p"'), "line 2: a hypothesis lacks `prob`"),
     ],
 )
 def test_wrong_certificates_are_one_line(prepared, capsys, line, message):
@@ -187,3 +192,43 @@ def test_missing_files_are_named(prepared, capsys):
     arguments = ["--gold", str(prepared / "run"), "--predictions", str(prepared / "pred")]
     assert cli.main(["evaluate", "inflection", *arguments]) == 2
     assert "holds no LANG.gold. Its folder `test` or `dev` does." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        lambda lines: b"".join(line.encode() + b"\r\n" for line in lines),
+        lambda lines: b"\xef\xbb\xbf" + "\n".join(lines).encode(),
+        lambda lines: "".join(f"{line} ||| 0-0 1-1\n" for line in lines).encode(),  # -report_align
+        lambda lines: "".join(f"{line} ||| 0-0\t-0.25\n" for line in lines).encode(),  # and -with_score
+    ],
+)
+def test_predictions_written_otherwise_score_alike(prepared, written):
+    (prepared / "other").write_bytes(written(read_lines(prepared / "pred")))
+    assert evaluate(prepared, predictions="other")[1]["macro"] == {"acc": 75.0, "lev": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({1: "d ||| o"}, "pred, line 2: `|||` without the alignments of `-report_align` behind it."),
+        ({3: "x\ty"}, "pred, line 4: 'y' behind the tab is no score of `-with_score`."),
+    ],
+)
+def test_predictions_that_cannot_be_read_are_refused(prepared, capsys, change, message):
+    lines = [change.get(number, line) for number, line in enumerate(read_lines(prepared / "pred"))]
+    write_lines(prepared / "pred", lines)
+    assert evaluate(prepared)[0] == 2
+    assert capsys.readouterr().err.endswith(f"{message}\n")
+
+
+def test_certificates_of_other_inputs_and_attention_are_refused(prepared, capsys):
+    path = prepared / "c"
+    write_lines(path, [certificate(number, 1.0) for number in range(1, 5)])
+    assert evaluate(prepared, "--certificates", path)[0] == 2
+    assert "c has 4 certificates for 5 inputs." in capsys.readouterr().err
+    attention = {"source": ["a"], "hypotheses": [{"tokens": ["a"], "attention": [[1.0]]}]}
+    write_lines(path, [json.dumps({"line": number, **attention}) for number in range(1, 6)])
+    assert evaluate(prepared, "--certificates", path)[0] == 2
+    error = capsys.readouterr().err
+    assert "c, line 1: this is a file of `-attention`" in error and error.count("\n") == 1

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onmt_entmax.errors import UserError
-from onmt_entmax.tasks.translation.bpe import (
+from onmt_entmax.tasks.translation.subwords import (
     Bpe,
     SentencePiece,
     count_pieces,
@@ -104,7 +104,7 @@ def test_sentencepiece_does_not_normalise(sentencepiece_model):
 def test_sentencepiece_is_reproducible_and_refuses_impossible_sizes(capfd):
     lines = [f"the cat sees {n} old trees" for n in range(50)]
     assert train_sentencepiece(lines, 40) == train_sentencepiece(lines, 40)
-    with pytest.raises(UserError, match="`--merges`: 3. sentencepiece: "):
+    with pytest.raises(UserError, match="cannot learn `--merges` 3 pieces from this text: .*Vocabulary size"):
         train_sentencepiece(lines, 3)
     assert capfd.readouterr() == ("", "")
 
@@ -122,3 +122,23 @@ def test_vocabulary_lines():
     assert counts == {"b": 2, "a": 1, "<unk>": 1, "c": 1}
     assert vocabulary_lines(counts, 1) == ["b\t2", "a\t1", "c\t1"]
     assert vocabulary_lines(counts, 2) == ["b\t2"]
+
+
+def test_sentencepiece_learns_from_long_lines(capfd):
+    # every line has more than 4,192 bytes, sentencepiece's own limit; z stands in the longest alone
+    lines = ["ab cd " * 800 + "e" * number for number in range(8)] + ["xyz " * 2000]
+    pieces = SentencePiece(train_sentencepiece(lines, 20)).encode("zab")
+    assert undo_sentencepiece(pieces) == "zab"
+    assert "z" in train_sentencepiece(lines, 20).decode("utf-8", "ignore")
+    assert capfd.readouterr().err == ""
+
+
+def test_sentencepiece_names_what_it_leaves_out(capfd):
+    train_sentencepiece([*(f"the cat sees {n} old trees" for n in range(50)), "a \u2585 b"], 40)
+    assert "does not learn from 1 lines with U+2585" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("lines", [[], ["\u2585"]])
+def test_sentencepiece_without_text_is_one_error(lines):
+    with pytest.raises(UserError, match="sentencepiece cannot learn"):
+        train_sentencepiece(lines, 40)

@@ -13,11 +13,11 @@ import pytest
 from onmt_entmax.cli import main
 from onmt_entmax.errors import UserError
 from onmt_entmax.files import read_lines, sha256
-from onmt_entmax.tasks.data_yaml import data_yaml
-from onmt_entmax.tasks.translation.bpe import undo_bpe, undo_sentencepiece
+from onmt_entmax.tasks.prepared import data_yaml
 from onmt_entmax.tasks.translation.prepare import Settings, prepare
-from tests.tasks.test_translation_readers import real, unpack
-from tests.tasks.translation_archives import lines_of, sentences, write_iwslt, write_kftt, write_wmt
+from onmt_entmax.tasks.translation.subwords import undo_bpe, undo_sentencepiece
+from tests.tasks.translation.archives import lines_of, sentences, write_iwslt, write_kftt, write_wmt
+from tests.tasks.translation.test_readers import real, unpack
 
 
 def write_plain(folder: Path, source: str = "de", target: str = "en", **texts: list[tuple[str, str]]) -> Path:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Callable, NamedTuple, TypeVar
 
 from onmt_entmax.errors import UserError
-from onmt_entmax.files import read_lines, write_lines
+from onmt_entmax.files import iterate_lines, split_tokens, write_lines
 from onmt_entmax.tasks.inflection.format import Row, decode_form, read_rows
+from onmt_entmax.tasks.results import read_checked_certificates, read_predictions
 
 _OFFICIAL_FILE = re.compile(r"(.+?)-(?:covered-test|test|dev|train(?:-(?:low|medium|high))?)")
-RATES = ("single", "complete", "optimal", "mass_is_one")
+_Item = TypeVar("_Item")
 
 
 class Gold(NamedTuple):
@@ -58,27 +58,32 @@ def read_gold(paths: Sequence[Path]) -> list[Gold]:
     return [found[language] for language in sorted(found)]
 
 
-def read_predictions(path: Path, golds: Sequence[Gold], n_best: int = 1) -> dict[str, list[list[str]]]:
+def read_guesses(path: Path, golds: Sequence[Gold], n_best: int = 1) -> dict[str, list[list[str]]]:
     """Read the output of ``onmt_translate``.
 
     Args:
         path: a file for all languages, in the order of ``golds``, or a folder with a file ``LANG`` or ``LANG.pred``
             (any ending) for each of them.
         golds: the inputs.
-        n_best: lines per input, the best first; a score after a tab (``-with_score``) is ignored.
+        n_best: lines per input, the best first.
 
     Returns:
         Language -> for each input its forms, characters joined and escapes undone.
 
     Raises:
-        UserError: a wrong number of lines, with both counts; a language without a file.
+        UserError: as :func:`onmt_entmax.tasks.results.read_predictions`; a language without a file; alignments behind
+            some of the lines only.
     """
-    lines = _per_language(path, golds, n_best)
-    predictions = {}
-    for language, own in lines.items():
-        forms = [decode_form(line.partition("\t")[0]) for _, line in own]
-        predictions[language] = [forms[start : start + n_best] for start in range(0, len(forms), n_best)]
-    return predictions
+
+    def forms(file: Path, inputs: int) -> list[list[str]]:
+        lines = read_predictions(file, inputs, n_best)
+        for number, line in enumerate(lines, 1):
+            if "|||" in split_tokens(line):  # no character, so never a token of ours
+                raise UserError(f"{file}, line {number}: `|||` without the alignments of `-report_align` behind it.")
+        decoded = [decode_form(line) for line in lines]
+        return [decoded[start : start + n_best] for start in range(0, len(decoded), n_best)]
+
+    return _per_language(path, golds, forms)
 
 
 def read_submission(folder: Path, golds: Sequence[Gold]) -> dict[str, list[Row]]:
@@ -91,38 +96,23 @@ def read_submission(folder: Path, golds: Sequence[Gold]) -> dict[str, list[Row]]
             count = "no file" if not found else f"{len(found)} files"
             raise UserError(f"{folder}: {count} {gold.language}-SETTING-out; one is needed.")
         answers[gold.language] = [
-            _answer(found[0], number, line) for number, line in enumerate(read_lines(found[0]), 1)
+            _answer(found[0], number, line) for number, line in enumerate(iterate_lines(found[0]), 1)
         ]
     return answers
 
 
-def write_submission(folder: Path, setting: str | None, golds: Sequence[Gold], predictions: dict) -> None:
+def write_submission(folder: Path, setting: str | None, golds: Sequence[Gold], guesses: dict) -> None:
     """Write ``LANG-SETTING-out`` files: lemma, first guess, tags, in the order of the inputs."""
     for gold in golds:
-        rows = zip(gold.rows, predictions[gold.language])
+        rows = zip(gold.rows, guesses[gold.language])
         # no gold form holds a tab or a line feed, and the format cannot
         lines = ("\t".join((row.lemma, re.sub("[\t\n]", "\ufffd", forms[0]), row.tags)) for row, forms in rows)
         write_lines(folder / "-".join([gold.language, *([setting] if setting else []), "out"]), lines)
 
 
-def read_certificates(path: Path, golds: Sequence[Gold]) -> dict[str, list[dict]]:
-    """Read a certificates file (one JSON object per input line) or a folder of them, one per language.
-
-    Raises:
-        UserError: a wrong number of lines, a line that is no such object or is out of order; with file and line.
-    """
-    certificates = {}
-    for language, own in _per_language(path, golds, 1).items():
-        certificates[language] = [_certificate(where, line) for where, line in own]
-    return certificates
-
-
-def rates_of(certificate: dict) -> dict[str, bool]:
-    """What one certificate counts for; ``single``: the whole distribution is one string. Void ones count for none."""
-    complete = certificate["complete"] is True
-    single = complete and certificate["found"] == 1
-    optimal, mass_is_one = certificate["optimal"] is True, certificate["mass_is_one"] is True
-    return dict(zip(RATES, (single, complete, optimal, mass_is_one)))
+def read_certificates(path: Path, golds: Sequence[Gold]) -> dict[str, list[dict[str, Any]]]:
+    """Read a certificates file, or a folder of them, one per language; language -> a certificate per input."""
+    return _per_language(path, golds, read_checked_certificates)
 
 
 def _language(path: Path) -> str:
@@ -130,17 +120,14 @@ def _language(path: Path) -> str:
     return match[1] if match else (path.stem if path.suffix in (".gold", ".covered", ".tsv", ".txt") else path.name)
 
 
-def _per_language(path: Path, golds: Sequence[Gold], per_input: int) -> dict[str, list[tuple[str, str]]]:
-    """Language -> its lines, each with the words that name it in a message."""
+def _per_language(
+    path: Path, golds: Sequence[Gold], read: Callable[[Path, int], list[_Item]]
+) -> dict[str, list[_Item]]:
+    """Language -> what ``read(file, inputs)`` gives for each of its inputs."""
     if path.is_dir():
-        return {gold.language: _lines(_own_file(path, gold.language), len(gold.rows), per_input) for gold in golds}
-    lines = _lines(path, sum(len(gold.rows) for gold in golds), per_input)
-    split, start = {}, 0
-    for gold in golds:
-        end = start + per_input * len(gold.rows)
-        split[gold.language] = lines[start:end]
-        start = end
-    return split
+        return {gold.language: read(_own_file(path, gold.language), len(gold.rows)) for gold in golds}
+    items = iter(read(path, sum(len(gold.rows) for gold in golds)))
+    return {gold.language: [next(items) for _ in gold.rows] for gold in golds}
 
 
 def _own_file(folder: Path, language: str) -> Path:
@@ -152,40 +139,8 @@ def _own_file(folder: Path, language: str) -> Path:
     return found[0]
 
 
-def _lines(path: Path, inputs: int, per_input: int) -> list[tuple[str, str]]:
-    lines = read_lines(path)
-    if len(lines) != inputs * per_input:
-        wanted = f"{inputs} inputs" if per_input == 1 else f"{inputs} inputs x {per_input} = {inputs * per_input} lines"
-        raise UserError(f"{path} has {len(lines)} lines for {wanted}{_hint(len(lines), inputs, per_input)}.")
-    return [(f"{path}, line {number}", line) for number, line in enumerate(lines, 1)]
-
-
-def _hint(lines: int, inputs: int, per_input: int) -> str:
-    if lines and lines % inputs == 0 and lines // inputs != per_input:
-        return f"; that would be {lines // inputs} per input"
-    return ""
-
-
 def _answer(path: Path, number: int, line: str) -> Row:
     fields = line.split("\t")
     if len(fields) != 3:
         raise UserError(f"{path}, line {number}: a row has lemma, form and tags, separated by tabs: {line!r}.")
     return Row(*fields)
-
-
-def _certificate(where: str, line: str) -> dict:
-    try:
-        value = json.loads(line)
-    except ValueError as error:
-        raise UserError(f"{where}: not JSON ({error}).") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{where}: not a JSON object.")
-    missing = [key for key in ("line", "hypotheses", "complete", "optimal", "found", "mass_is_one") if key not in value]
-    if missing:
-        raise UserError(f"{where}: the certificate lacks `{missing[0]}`.")
-    if value["line"] != int(where.rpartition(" ")[2]):
-        raise UserError(f"{where}: this certificate is of input line {value['line']}.")
-    for hypothesis in value["hypotheses"]:
-        if not isinstance(hypothesis, dict) or "prob" not in hypothesis:
-            raise UserError(f"{where}: a hypothesis lacks `prob`.")
-    return value

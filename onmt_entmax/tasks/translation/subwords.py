@@ -9,15 +9,20 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import sys
 from collections import Counter
 from collections.abc import Container, Iterable
+from pathlib import Path
 from typing import Protocol
 
 from onmt_entmax.errors import UserError, invalid_setting
+from onmt_entmax.files import write_text, write_whole
+from onmt_entmax.tasks.translation.settings import Settings
 from onmt_entmax.tasks.translation.text import import_optional
 
 SEPARATOR = "@@"
 SPACE = "\u2581"  # what sentencepiece writes for a blank
+_SP_UNKNOWN = "\u2585"  # sentencepiece's own sign for unknown characters
 RESERVED = frozenset({"<blank>", "<s>", "</s>", "<unk>", "<mask>"})  # OpenNMT-py's special tokens
 
 
@@ -116,7 +121,7 @@ class SentencePiece:
 
 
 def train_sentencepiece(lines: Iterable[str], size: int) -> bytes:
-    """Train a sentencepiece unigram model.
+    """Train a sentencepiece unigram model on all lines, long ones too.
 
     Args:
         lines: training text, without U+2581.
@@ -129,21 +134,27 @@ def train_sentencepiece(lines: Iterable[str], size: int) -> bytes:
         UserError: sentencepiece is missing, or refuses the text or the size.
     """
     sentencepiece = import_optional("sentencepiece", "sentencepiece", "sentencepiece")
+    filled = [line for line in lines if line]
+    reserved = sum(_SP_UNKNOWN in line for line in filled)
+    if reserved:
+        print(f"sentencepiece does not learn from {reserved} lines with U+2585, which it reserves.", file=sys.stderr)
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=(line for line in lines if line),
+            sentence_iterator=iter(filled),
             model_writer=model,
             vocab_size=size,
             hard_vocab_limit=False,
             character_coverage=1.0,
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,
+            # longer lines are left out in silence; its own default is 4,192 bytes
+            max_sentence_length=max([4192, *(len(line.encode("utf-8")) for line in filled)]),
             num_threads=1,
             minloglevel=2,
         )
     except (RuntimeError, OSError) as error:
-        raise UserError(f"Invalid setting for `--merges`: {size}. sentencepiece: {error}") from None
+        raise UserError(f"sentencepiece cannot learn `--merges` {size} pieces from this text: {error}") from None
     return model.getvalue()
 
 
@@ -189,3 +200,55 @@ def vocabulary_lines(counts: Counter[str], minimum: int) -> list[str]:
     """
     kept = [(token, count) for token, count in counts.items() if count >= minimum and token not in RESERVED]
     return [f"{token}\t{count}" for token, count in sorted(kept, key=lambda pair: (-pair[1], pair[0]))]
+
+
+class Whole:
+    """No subwords: tokens stay whole."""
+
+    def encode(self, line: str) -> str:
+        """Return the line."""
+        return line
+
+
+def write_segmenters(folder: Path, settings: Settings, source: list[str], target: list[str]) -> dict[str, Segmenter]:
+    """Learn subwords from the training text and write the models.
+
+    Args:
+        folder: gets ``bpe.codes`` or ``sentencepiece.model``; with separate codes ``bpe.src.codes`` and so on.
+        settings: completed.
+        source, target: tokenised training lines.
+
+    Returns:
+        The segmenters of ``src`` and ``tgt``.
+    """
+    if settings.subwords == "none":
+        return {"src": Whole(), "tgt": Whole()}
+    texts = {"": source + target} if settings.codes == "joint" else {".src": source, ".tgt": target}
+    if settings.subwords == "sentencepiece":
+        models = {name: train_sentencepiece(lines, settings.merges) for name, lines in texts.items()}
+        for name, model in models.items():
+            write_whole(folder / f"sentencepiece{name}.model", model)
+        return {side: SentencePiece(models.get("", models.get(f".{side}"))) for side in ("src", "tgt")}
+    counts = {side: count_pieces(lines) for side, lines in (("src", source), ("tgt", target))}
+    words = (
+        {"": counts["src"] + counts["tgt"]} if settings.codes == "joint" else {f".{s}": c for s, c in counts.items()}
+    )
+    codes = {name: learn_codes(count, settings.merges) for name, count in words.items()}
+    for name, text in codes.items():
+        write_text(folder / f"bpe{name}.codes", text)
+    segmenters = {}
+    for side in ("src", "tgt"):
+        text = codes.get("", codes.get(f".{side}"))
+        segmenters[side] = Bpe(text, _frequent(Bpe(text), counts[side], settings.vocabulary_threshold))
+    return segmenters
+
+
+def _frequent(bpe: Bpe, words: Counter[str], threshold: int) -> set[str] | None:
+    """The pieces of one language that occur at least ``threshold`` times; ``None`` without a threshold."""
+    if threshold <= 1:
+        return None
+    pieces: Counter[str] = Counter()
+    for word, count in words.items():
+        for piece in bpe.encode(word).split(" "):
+            pieces[piece] += count
+    return {piece for piece, count in pieces.items() if count >= threshold}
