@@ -11,10 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onmt_entmax.errors import UserError
 from onmt_entmax.search.beam import beam_search
-from onmt_entmax.search.result import attention_record
-from onmt_entmax.search.rules import coverage_penalty, length_divisor, repeating_tokens
 from onmt_entmax.search.settings import SearchSettings
 from tests.search.checks import same
 from tests.search.models import EOS, START, TableScorer, enumerate_strings, random_tables
@@ -87,6 +84,23 @@ def stages(scorer, given_settings, ratio=0.0):
             if len(found) < n_best:
                 found += [hypothesis for hypothesis in hypotheses if hypothesis not in found]
     return [found[: given_settings.n_best] for found in lists]
+
+
+class Chain(TableScorer):
+    """EOS .9 or 2 at first; after 2 only 2, ``steps`` times in all, then EOS."""
+
+    def __init__(self, steps):
+        super().__init__(torch.zeros(1, 3, dtype=torch.float64))
+        self.steps = steps
+
+    def step(self, tokens, states, sentences, parents=None, best=None):
+        output = super().step(tokens, states, sentences, parents)
+        length = output.states[1][:, 0]
+        table = torch.zeros(len(tokens), 3, dtype=torch.float64)
+        table[length == 1] = torch.tensor([0, 0.9, 0.1], dtype=torch.float64)
+        table[(length > 1) & (length <= self.steps), 2] = 1
+        table[length > self.steps, EOS] = 1
+        return output._replace(tokens=None, log_probs=table.log())
 
 
 def search_settings(**changes):
@@ -332,36 +346,6 @@ def test_attention_follows_the_hypothesis():
                 assert torch.equal(weights, output.attention[0, : lengths[index]])
 
 
-def test_attention_json():
-    result = beam_search(
-        TableScorer(random_tables(4, 6, "sparse"), 1), search_settings(n_best=2, return_attention=True)
-    )[0]
-    record = attention_record(result, 2, "abcdef".__getitem__, ["x", "y"], "</s>")
-    assert record["line"] == 2 and record["source"] == ["x", "y"] and len(record["hypotheses"]) == 2
-    for entry, found in zip(record["hypotheses"], result.hypotheses):
-        assert entry["tokens"] == ["abcdef"[token] for token in found.tokens] + ["</s>"]
-        assert entry["attention"] == found.attention[:, :2].tolist()
-    plain = beam_search(TableScorer(random_tables(4, 6, "sparse"), 1), search_settings())[0]
-    assert attention_record(plain, 1, str, [], "")["hypotheses"][0]["attention"] is None
-
-
-class Chain(TableScorer):
-    """EOS .9 or 2 at first; after 2 only 2, ``steps`` times in all, then EOS."""
-
-    def __init__(self, steps):
-        super().__init__(torch.zeros(1, 3, dtype=torch.float64))
-        self.steps = steps
-
-    def step(self, tokens, states, sentences, parents=None, best=None):
-        output = super().step(tokens, states, sentences, parents)
-        length = output.states[1][:, 0]
-        table = torch.zeros(len(tokens), 3, dtype=torch.float64)
-        table[length == 1] = torch.tensor([0, 0.9, 0.1], dtype=torch.float64)
-        table[(length > 1) & (length <= self.steps), 2] = 1
-        table[length > self.steps, EOS] = 1
-        return output._replace(tokens=None, log_probs=table.log())
-
-
 @pytest.mark.parametrize("certificates", [False, True])
 def test_certificates_go_on_for_completeness_but_not_for_ever(certificates):
     changes = {"n_best": 1, "certificates": certificates}
@@ -409,57 +393,3 @@ def test_probabilities_above_one_are_clamped():
     tables = torch.tensor([[-math.inf, 1e-7, -math.inf]])
     result = beam_search(TableScorer(tables), search_settings())[0]
     assert result.hypotheses[0].log_prob == 0.0
-
-
-def test_length_divisors():
-    # OpenNMT-py counts BOS: two tokens and EOS have length 4
-    assert length_divisor(search_settings(), 3) == 1
-    assert length_divisor(search_settings(length_penalty="avg", length_penalty_weight=1.0), 3) == 4
-    assert length_divisor(search_settings(length_penalty="avg", length_penalty_weight=0.5), 3) == 2
-    assert length_divisor(search_settings(length_penalty="wu", length_penalty_weight=1.0), 3) == 1.5  # (5 + 4) / 6
-
-
-def test_coverage_with_zeros_is_finite_and_leaves_padding_out():
-    coverage = torch.tensor([[0.5, 2.0, 0.0], [0.5, 2.0, 0.0]])
-    wu = search_settings(coverage_penalty="wu", coverage_penalty_weight=1.0, source_lengths=[2, 3])
-    padded, unattended = coverage_penalty(wu, coverage, [2, 3]).tolist()
-    assert padded == pytest.approx(math.log(2))
-    assert unattended == pytest.approx(math.log(2) + 126 * math.log(2))  # the smallest normal float32 is 2^-126
-    summary = search_settings(coverage_penalty="summary", coverage_penalty_weight=0.5)
-    assert coverage_penalty(summary, coverage, None).tolist() == [0.5, 0.5]  # 0.5 * (2 - 1)
-
-
-def test_repeating_tokens():
-    assert repeating_tokens([2, 3, 2], 2, frozenset()) == {3}
-    assert repeating_tokens([2, 3, 4, 2, 3], 3, frozenset()) == {4}
-    assert repeating_tokens([2, 3], 1, frozenset()) == {2, 3}
-    assert repeating_tokens([2, 3, 2], 2, frozenset({3})) == set()
-    assert repeating_tokens([2], 2, frozenset()) == set()
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"beam_size": 0, "n_best": 1}, "Invalid setting for `beam_size`: 0. It must be at least 1."),
-        ({"n_best": 0}, "Invalid setting for `n_best`: 0. It must be at least 1."),
-        ({"beam_size": 3, "n_best": 5}, "Invalid setting for `n_best`: 5. It must be at most `beam_size`, which is 3."),
-        ({"max_length": [4, 0]}, "Invalid setting for `max_length`: 0. It must be at least 1 (EOS counts)."),
-        ({"min_length": -1}, "Invalid setting for `min_length`: -1. It must be at least 0."),
-        ({"length_penalty": "x"}, "Invalid setting for `length_penalty`: x. Valid choices: none, wu, avg."),
-        ({"coverage_penalty": "x"}, "Invalid setting for `coverage_penalty`: x. Valid choices: none, wu, summary."),
-        ({"banned": [EOS]}, "Invalid setting for `banned`: 1. EOS cannot be banned: nothing would finish."),
-        (
-            {"forced_prefixes": [[2, EOS]]},
-            "Invalid setting for `forced_prefixes`: [2, 1]. A prefix must not contain EOS.",
-        ),
-    ],
-)
-def test_wrong_settings(changes, message):
-    with pytest.raises(UserError) as error:
-        search_settings(**changes)
-    assert str(error.value) == message
-
-
-def test_per_sentence_settings_must_match_the_batch():
-    with pytest.raises(ValueError, match="`max_length` has 2 entries for 3 sentences"):
-        beam_search(TableScorer(random_tables(0, 4), 3), search_settings(max_length=[3, 3]))

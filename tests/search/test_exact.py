@@ -196,23 +196,6 @@ def test_attention():
         states = output.states
 
 
-def test_pool_reuses_slots():
-    pool = StatePool()
-    states = (torch.arange(4.0).unsqueeze(1), torch.arange(4) * 10)
-    slots = pool.add(states, [3, 1])
-    for slot in slots:
-        pool.hold(slot, 2)
-    taken, places = pool.take([slots[1], slots[0], slots[1]])
-    assert [part.tolist() for part in taken] == [[[1], [3]], [10, 30]] and places.tolist() == [0, 1, 0]
-    pool.hold(slots[0], -1)
-    assert len(pool) == 2
-    pool.hold(slots[0], -1)
-    assert len(pool) == 1
-    new = pool.add(states, [0, 2, 3])
-    assert pool.take(new)[0][1].tolist() == [0, 20, 30] and pool.take([slots[1]])[0][1].tolist() == [10]
-    assert pool.take([slots[0]])[1] is None
-
-
 @pytest.mark.parametrize(
     ("changes", "expansions", "message"),
     [

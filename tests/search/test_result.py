@@ -23,6 +23,7 @@ from onmt_entmax.search.result import (
     CertificateRates,
     Hypothesis,
     SearchResult,
+    attention_record,
     blank_line_result,
     certificate_record,
     read_certificates,
@@ -281,3 +282,17 @@ def test_mass_is_one_without_completeness():
     certificate = beam_search(TableScorer(tables), search_settings(1))[0].certificate
     assert certificate.mass_is_one and not certificate.complete and certificate.optimal
     assert certificate.best_dropped_log_prob == math.log(1e-9)
+
+
+def test_attention_json():
+    result = beam_search(
+        TableScorer(random_tables(4, 6, "sparse"), 1),
+        search_settings(n_best=2, return_attention=True),
+    )[0]
+    record = attention_record(result, 2, "abcdef".__getitem__, ["x", "y"], "</s>")
+    assert record["line"] == 2 and record["source"] == ["x", "y"] and len(record["hypotheses"]) == 2
+    for entry, found in zip(record["hypotheses"], result.hypotheses):
+        assert entry["tokens"] == ["abcdef"[token] for token in found.tokens] + ["</s>"]
+        assert entry["attention"] == found.attention[:, :2].tolist()
+    plain = beam_search(TableScorer(random_tables(4, 6, "sparse"), 1), search_settings())[0]
+    assert attention_record(plain, 1, str, [], "")["hypotheses"][0]["attention"] is None
