@@ -175,3 +175,9 @@ def test_an_ensemble(entmax_model, softmax_model):
 def test_mistakes_are_named(model, call, message):
     with pytest.raises(UserError, match=message):
         call(model)
+
+
+def test_a_gpu_that_is_not_there_is_named(entmax_model, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(UserError, match="`gpu`: 0. torch sees no CUDA device"):
+        onmt_entmax.load(entmax_model, gpu=0)

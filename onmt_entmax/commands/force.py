@@ -23,15 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_text_argument(parser, "src", "the inputs")
     shared.add_text_argument(parser, "tgt", "the targets to force")
     parser.add_argument("--complete", metavar="TOKENS", help="complete this prefix of every output instead of a target")
-    parser.add_argument(
-        "--beam-size", "--beam_size", type=int, default=5, help="completions per input (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--max-length", "--max_length", type=int, default=250, help="of a completion (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--max-support", "--max_support", type=int, default=50, help="tokens listed per step (default: %(default)s)"
-    )
+    parser.add_argument("--beam-size", type=int, default=5, help="completions per input (default: %(default)s)")
+    parser.add_argument("--max-length", type=int, default=250, help="of a completion (default: %(default)s)")
+    parser.add_argument("--max-support", type=int, default=50, help="tokens listed per step (default: %(default)s)")
     parser.add_argument("--output", metavar="FILE", help="JSON lines (default: standard output)")
 
 

@@ -17,17 +17,13 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments that say which model, on which device."""
     parser.add_argument("--model", nargs="+", required=True, metavar="FILE", help="checkpoint, or several: an ensemble")
     parser.add_argument("--gpu", type=int, default=-1, help="index of the GPU (default: the CPU)")
-    parser.add_argument(
-        "--batch-size", "--batch_size", type=int, default=64, help="lines at a time (default: %(default)s)"
-    )
+    parser.add_argument("--batch-size", type=int, default=64, help="lines at a time (default: %(default)s)")
 
 
 def add_text_argument(parser: argparse.ArgumentParser, name: str, what: str) -> None:
     """``--NAME FILE`` and ``--NAME-text "TOKENS"``, of which one is to be given."""
     parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"{what}, one line each")
-    parser.add_argument(
-        f"--{name}-text", f"--{name}_text", metavar="TOKENS", help=f"{what}, given here: tokens separated by blanks"
-    )
+    parser.add_argument(f"--{name}-text", metavar="TOKENS", help=f"{what}, given here: tokens separated by blanks")
 
 
 def load_model(args: argparse.Namespace):

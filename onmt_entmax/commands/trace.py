@@ -16,12 +16,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``onmt_entmax trace``."""
     shared.add_model_arguments(parser)
     shared.add_text_argument(parser, "src", "the inputs")
-    parser.add_argument(
-        "--beam-size", "--beam_size", type=int, default=5, help="prefixes kept per step (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--max-length", "--max_length", type=int, default=250, help="of a hypothesis (default: %(default)s)"
-    )
+    parser.add_argument("--beam-size", type=int, default=5, help="prefixes kept per step (default: %(default)s)")
+    parser.add_argument("--max-length", type=int, default=250, help="of a hypothesis (default: %(default)s)")
     parser.add_argument("--output", metavar="FILE", help="JSON lines (default: standard output)")
 
 
