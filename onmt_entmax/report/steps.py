@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from onmt_entmax.errors import UserError
-from onmt_entmax.report.text import count, is_characters, join, percent, percent_of_log, visible
+from onmt_entmax.report.text import UNK, count, is_characters, join, percent, percent_of_log, visible
 
 MAX_CHOICES = 6
 MAX_STEPS = 120
@@ -95,10 +95,14 @@ def _joined(tokens: Sequence[str], characters: bool) -> Block:
 def _choices(step: dict[str, Any], max_choices: int) -> Block:
     support = sorted(step["support"], key=lambda entry: -entry["prob"])
     shown = support[:max_choices]
-    gold = step["token"]
+    unknown = step.get("unknown", False)  # then the token has the probability of `<unk>`
+    gold = UNK if unknown else step["token"]
     if all(entry["token"] != gold for entry in shown):
         shown = [*shown[: max_choices - 1], {"token": gold, "prob": step["prob"]}]
     choices = [Choice(visible(entry["token"]), percent(entry["prob"]), entry["token"] == gold) for entry in shown]
+    if unknown:
+        named = f"{visible(step['token'])} (unknown)"
+        choices = [Choice(named, choice.percent, True) if choice.gold else choice for choice in choices]
     hidden = step["support_size"] - sum(entry["prob"] > 0 for entry in shown)
     return Block(choices, f"+ {hidden:,} more" if hidden > 0 else "")
 

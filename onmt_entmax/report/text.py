@@ -9,8 +9,8 @@ from typing import Callable, Optional
 
 Measure = Callable[[str], float]  # width of a text
 
-EOS = "</s>"
-SPECIAL = ("<s>", EOS, "<unk>", "<blank>")
+EOS, UNK = "</s>", "<unk>"
+SPECIAL = ("<s>", EOS, UNK, "<blank>")
 
 
 def visible(token: str) -> str:

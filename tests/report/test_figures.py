@@ -300,6 +300,19 @@ def test_mistakes_are_said_in_one_line(arguments, message, capsys):
     assert message in error and error.count("\n") == 1
 
 
+def test_an_attention_file_is_drawn_and_refused_where_it_does_not_fit(tmp_path, capsys):
+    record = {"line": 1, "source": ["x", "$y$"], "hypotheses": [{"tokens": ["a"], "attention": [[0.25, 0.75]]}]}
+    path = samples.write_lines(tmp_path / "att.jsonl", [record])
+    output = str(tmp_path / "a.png")
+    assert main(["figure", "attention", "--input", str(path), "--output", output]) == 0
+    capsys.readouterr()
+    for name in ("beam", "forced", "support-histogram", "learning-curves"):
+        assert main(["figure", name, "--input", str(path), "--output", output]) == 2
+        error = capsys.readouterr().err
+        assert "holds attention weights of `onmt_translate -attention`, for `figure attention`. Needed: " in error
+        assert error.count("\n") == 1
+
+
 def test_empty_files_are_said_in_one_line(tmp_path, capsys):
     empty = tmp_path / "empty.jsonl"
     empty.write_text("")

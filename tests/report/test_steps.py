@@ -35,6 +35,15 @@ def test_the_only_possible_token_need_not_be_the_gold_one():
     ]
 
 
+def test_a_word_that_the_model_does_not_know_is_shown_as_given():
+    example = samples.forced(["zebra"], [{"a": 0.75, "<unk>": 0.25}])
+    example["steps"][0].update(token="zebra", unknown=True, prob=0.25)
+    assert [(choice.text, choice.percent, choice.gold) for choice in forced_of(example).blocks[0].choices] == [
+        ("a", "75.0%", False),
+        ("zebra (unknown)", "25.0%", True),
+    ]
+
+
 def test_long_targets_are_cut_with_a_notice():
     forced = forced_of(samples.forced(["word"] * 200, [{"word": 0.5, "other": 0.5}] * 200), max_steps=50)
     assert len(forced.blocks) == 50
