@@ -1,13 +1,19 @@
 """Our recurrent encoder and decoders in OpenNMT-py's clothes: built from its options, with its decoder state.
 
+Its convolutional models are here, too, mended so that padding has no influence.
+
 Names and order of parameters are those of OpenNMT-py, so that checkpoints and optimizer states go both ways. Private
 names of OpenNMT-py's decoders (``_coverage``) are used here only.
 """
 
 from __future__ import annotations
 
+import torch
+from onmt.decoders import CNNDecoder
 from onmt.decoders.decoder import RNNDecoderBase
+from onmt.encoders import CNNEncoder
 from onmt.modules import context_gate_factory
+from onmt.utils.cnn_factory import SCALE_WEIGHT
 from onmt.utils.rnn_factory import rnn_factory
 from torch import Tensor, nn
 
@@ -183,3 +189,36 @@ class InputFeedDecoder(_InOpenNMT, model.InputFeedDecoder):
     def start_states(self, enc_final_hs) -> tuple[Tensor, ...]:
         """States of B sentences before the first step of a search, from the encoder's last state."""
         return pack(DecoderState.from_encoder(enc_final_hs, self.bidirectional_encoder, self.hidden_size))
+
+
+def _padding(src_len: Tensor | None, width: int) -> Tensor | None:
+    """True at padding, ``(batch, 1, width)``; a source without tokens has none, as no row may be masked as a whole."""
+    if src_len is None:
+        return None
+    padding = torch.arange(width, device=src_len.device) >= src_len.view(-1, 1)
+    return (padding & (src_len.view(-1, 1) > 0)).unsqueeze(1)
+
+
+class MaskedCNNEncoder(CNNEncoder):
+    """OpenNMT-py's convolutional encoder, in which padding is what lies beyond a sentence's ends: zero."""
+
+    def forward(self, input: Tensor, src_len: Tensor | None = None, hidden=None):
+        """Encode tokens ``(batch, src_len, features)``: two ``(batch, hidden, src_len)``, and the lengths."""
+        padding = _padding(src_len, input.size(1))
+        x = self.linear(self.embeddings(input)).transpose(1, 2)  # (batch, hidden, src_len)
+        x = first = x if padding is None else x.masked_fill(padding, 0)
+        for conv in self.cnn.layers:
+            x = (x + conv(x.unsqueeze(3)).squeeze(3)) * SCALE_WEIGHT
+            x = x if padding is None else x.masked_fill(padding, 0)
+        return x, first, src_len
+
+
+class MaskedCNNDecoder(CNNDecoder):
+    """OpenNMT-py's convolutional decoder, whose attention leaves out padding."""
+
+    def forward(self, tgt: Tensor, enc_out: Tensor, src_len: Tensor | None = None, step=None, **kwargs):
+        """See OpenNMT-py; ``enc_out`` is ``(batch, hidden, src_len)``."""
+        padding = _padding(src_len, enc_out.size(2))
+        for attention in self.attn_layers:
+            attention.apply_mask(padding)
+        return super().forward(tgt, enc_out, step=step, **kwargs)

@@ -16,7 +16,13 @@ import torch
 
 from onmt_entmax.plugin import checkpoints, corpora, entry_points, models, options, parsing, standins
 from onmt_entmax.plugin.entry_points import one_line_errors
-from onmt_entmax.plugin.modules import Encoder, InputFeedDecoder, StandardDecoder
+from onmt_entmax.plugin.modules import (
+    Encoder,
+    InputFeedDecoder,
+    MaskedCNNDecoder,
+    MaskedCNNEncoder,
+    StandardDecoder,
+)
 from onmt_entmax.plugin.train import data, losses, main, optimiser, rate, report, saver, trainer
 from onmt_entmax.plugin.train import options as train_options
 from onmt_entmax.plugin.translate import decoding, server
@@ -98,6 +104,8 @@ TABLE = (
     Patch("onmt.decoders.ensemble", "load_test_model", models.load_ensemble, "members may differ in alpha"),
     Patch("onmt.encoders:str2enc", "rnn", _instead(Encoder), "the encoder with our engines"),
     Patch("onmt.encoders:str2enc", "brnn", _instead(Encoder), "the encoder with our engines"),
+    Patch("onmt.encoders:str2enc", "cnn", _instead(MaskedCNNEncoder), "padding changes results"),
+    Patch("onmt.decoders:str2dec", "cnn", _instead(MaskedCNNDecoder), "attends to padding"),
     Patch("onmt.decoders:str2dec", "rnn", _instead(StandardDecoder), "our attention"),
     Patch("onmt.decoders:str2dec", "ifrnn", _instead(InputFeedDecoder), "our attention, unrolled"),
     # training

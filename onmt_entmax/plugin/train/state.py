@@ -9,6 +9,7 @@ import torch
 from onmt.utils import Statistics
 from onmt.utils.logging import logger
 
+from onmt_entmax import engines
 from onmt_entmax.engines.cpu.products import Products
 from onmt_entmax.files import count_lines, write_json
 from onmt_entmax.plugin.models import generator_alpha
@@ -89,7 +90,7 @@ class Run:
             if self.opt.train_from:
                 saver.go_on_from(self.resumed.get("kept", []), self.opt.train_from)
                 saver.last_path = self.opt.train_from
-        self._log_products()
+        self._log_engine()
         per_epoch = self.steps_per_epoch(0)
         if per_epoch is not None:
             logger.info(f"Training text: {self.lines} lines, {per_epoch} steps per epoch")
@@ -99,17 +100,24 @@ class Run:
                 "bucket holds some of them several times, and of equal sources in one batch OpenNMT-py keeps one."
             )
 
-    def _log_products(self) -> None:
-        if self.products is None:
-            return
-        if next(self.model.parameters()).device.type == "cpu":
+    def _engine(self) -> dict[str, str]:
+        """What computes, as far as bits depend on it: the engine's name, and how float32 products are computed."""
+        parameter = next(self.model.parameters())
+        products = "fp32" if self.products is None else self.products.name
+        return {"name": engines.name(parameter.device, parameter.dtype), "products": products}
+
+    def _log_engine(self) -> None:
+        now = self._engine()  # the first time, the log says which engine and why
+        if self.products is not None and next(self.model.parameters()).device.type == "cpu":
             found = self.products
             logger.info(f"Matrix products: {found.library}, {found.precision} ({found.reason})")
-        before = self.resumed.get("products")
-        if self.resumed and before != self.products.name:
+        # checkpoints of older versions hold the products alone, or nothing
+        before = self.resumed.get("engine") or {"products": self.resumed.get("products") or "fp32"}
+        changed = [f"{key} {before[key]}, now {now[key]}" for key in before if before[key] != now[key]]
+        if self.resumed and changed:
             logger.warning(
-                f"The checkpoint's products were computed as {before or 'fp32'}, this run's are {self.products.name}: "
-                "it goes on, but not bit for bit as if it had never stopped (see `matmul_precision`)."
+                f"The checkpoint was computed by another engine ({'; '.join(changed)}): the run goes on, but not bit "
+                f"for bit as if it had never stopped (see `{engines.VARIABLE}` and `matmul_precision`)."
             )
 
     def _open_metrics(self) -> None:
@@ -140,7 +148,7 @@ class Run:
             "elapsed": self.clock.elapsed(),
             "seen": dict(self.seen),
             "kept": saver.kept(),
-            "products": None if self.products is None else self.products.name,
+            "engine": self._engine(),
         }
 
     def restore_weights(self, model) -> list[torch.Tensor] | None:

@@ -286,6 +286,18 @@ def test_convolutional_models_decode_by_beam_and_exactly(corpus, cnn_model):
         assert all(h["log_prob"] == pytest.approx(g["log_prob"], abs=1e-5) for h, g in pairs)
 
 
+@pytest.mark.parametrize("search", ["beam", "exact"])
+def test_convolutional_models_decode_a_sentence_alike_alone_and_beside_a_longer_one(corpus, cnn_model, search):
+    lines = ["a", "b a c d e a b", "c d"]
+    options = ("-n_best", "2", "-max_length", "3", "-search", search)
+    _, together = certificates(corpus, cnn_model, lines, "-batch_size", "3", *options)
+    _, alone = certificates(corpus, cnn_model, lines, "-batch_size", "1", *options)
+    for found, expected in zip(together, alone):
+        for ours, theirs in zip(found["hypotheses"], expected["hypotheses"]):
+            assert ours["tokens"] == theirs["tokens"]
+            assert ours["log_prob"] == pytest.approx(theirs["log_prob"], abs=1e-5)
+
+
 @pytest.mark.parametrize("models", [["entmax_model"], ["cnn_model"], ["entmax_model", "softmax_model"]])
 def test_gold_targets_are_aligned_beside_each_of_the_n_best(corpus, request, models):
     target = corpus.folder / "gold.tgt"
