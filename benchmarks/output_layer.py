@@ -60,7 +60,7 @@ def main() -> None:
             return torch.autograd.grad(loss, inputs)
 
         def fused(alpha: float, inputs=inputs, target=target) -> object:
-            return torch.autograd.grad(linear_entmax_loss(*inputs, target, alpha).loss, inputs)
+            return torch.autograd.grad(linear_entmax_loss(*inputs, target, alpha, "sum").loss, inputs)
 
         calls = {"softmax": softmax}
         calls.update({str(a): lambda a=a, f=fused: f(a) for a in (1.5, 1.33, 2.0, 1.0)})

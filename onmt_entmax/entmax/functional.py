@@ -1,8 +1,13 @@
-r"""alpha-entmax: mappings from scores to sparse probability distributions, as functions and as Modules.
+r"""alpha-entmax: mappings from scores to sparse probability distributions.
 
 .. math:: \mathrm{entmax}_\alpha(z) = \arg\max_{p \in \Delta} p^\top z + H_\alpha(p)
 
-where H is the Tsallis entropy (Eqs. 9 and 10 of the paper). alpha = 1 is softmax, 2 is sparsemax.
+where H is the Tsallis entropy (Eqs. 9 and 10 of the paper). alpha = 1 is softmax, 2 is sparsemax. Arguments come in one
+order: scores, alpha, dim, what only that function has.
+
+Half precision is solved and differentiated in float32 and rounded once. Values are checked where reading them is free,
+on the CPU; elsewhere the host would have to wait for the device, and on the meta device and in torch.compile there is
+nothing to read: there a NaN alpha, a tensor alpha below 1 or a slice of nothing but -inf give NaN.
 """
 
 from __future__ import annotations
@@ -11,15 +16,17 @@ import math
 from typing import Union
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from onmt_entmax.entmax import blocks, narrow
-from onmt_entmax.entmax import solvers as thresholds
-from onmt_entmax.entmax.solvers import may_look
+from onmt_entmax.entmax import solvers
+from onmt_entmax.entmax.engine import can_read, engine_for, free_to_read, is_reference
 
 Alpha = Union[float, Tensor]
 SOLVERS = ("auto", "sort", "topk", "bisect", "newton")
+FEWEST = 8  # entries that log_entmax_topk solves on; the support of a trained model is seldom larger
+SPARE = 2  # entries beyond those wanted: the last one has to be outside the support
+SORTED_WIDTH = 4096  # entries up to which a device sorts rows where it could take Newton steps
 
 
 def working_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -27,41 +34,72 @@ def working_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
-def check_alpha(alpha: Alpha, name: str = "alpha") -> Alpha:
-    """Return ``alpha`` (an int becomes a float), or raise ValueError if it is below 1 (tensors: on the CPU only)."""
+def solving_dtype(dtype: torch.dtype, alpha: Alpha) -> torch.dtype:
+    """The dtype to solve in: float64 for alpha > 2 (p = u^(1/(alpha-1)) is steep at 0), else at least float32."""
     if isinstance(alpha, Tensor):
-        if may_look(alpha) and bool((alpha < 1).any()):
-            raise ValueError(f"Invalid setting for `{name}`: {alpha.min().item()}. It must be at least 1.")
-        return alpha
-    if not alpha >= 1 or alpha == float("inf"):
-        raise ValueError(f"Invalid setting for `{name}`: {alpha}. It must be at least 1; 1 is softmax, 2 is sparsemax.")
-    return float(alpha)
+        above = free_to_read(alpha) and alpha.numel() > 0 and bool((alpha > 2).any())
+    else:
+        above = alpha > 2
+    return torch.float64 if above else working_dtype(dtype)
 
 
-def check_mask(scores: Tensor, dim: int) -> None:
-    """Raise ValueError for a slice in which every score is -inf (on the CPU; on CUDA such a slice becomes NaN)."""
-    if may_look(scores) and scores.numel() > 0 and bool((scores.detach().amax(dim) == float("-inf")).any()):
+def check_alpha(alpha: Alpha, name: str = "alpha") -> Alpha:
+    """Return ``alpha`` (an int becomes a float), or raise ValueError if it is not a number of at least 1."""
+    if isinstance(alpha, Tensor):
+        if not free_to_read(alpha):
+            return alpha
+        low, high = (bound.item() for bound in alpha.detach().aminmax()) if alpha.numel() > 0 else (1.0, 1.0)
+        if low >= 1 and high < float("inf"):  # NaN is neither
+            return alpha
+        alpha = high if low >= 1 else low
+    elif alpha >= 1 and alpha != float("inf"):
+        return float(alpha)
+    raise ValueError(f"Invalid setting for `{name}`: {alpha}. It must be at least 1; 1 is softmax, 2 is sparsemax.")
+
+
+def check_scores(scores: Tensor, name: str = "scores") -> None:
+    """Raise ValueError for scores that are no real floating-point numbers."""
+    if not scores.is_floating_point():
+        raise ValueError(f"Invalid setting for `{name}`: dtype {scores.dtype}. It must be float16, 32, 64 or bfloat16.")
+
+
+def check_mask(scores: Tensor, dim: int = -1) -> None:
+    """Raise ValueError for a slice in which every score is -inf, where reading values is free."""
+    if free_to_read(scores) and scores.numel() > 0 and bool((scores.detach().amax(dim) == float("-inf")).any()):
         raise ValueError("Every score of a slice is -inf: there is nothing to give probability to.")
 
 
-def solving_dtype(scores: Tensor, alpha: Alpha) -> torch.dtype:
-    """The dtype to solve in: float64 for alpha > 2 (p = u^(1/(alpha-1)) is steep at 0), else at least float32."""
-    if isinstance(alpha, Tensor):
-        above = may_look(alpha) and alpha.numel() > 0 and bool((alpha > 2).any())
-    else:
-        above = alpha > 2
-    return torch.float64 if above else working_dtype(scores.dtype)
+def _check_solver(solver: str, alpha: Alpha) -> None:
+    if solver not in SOLVERS:
+        raise ValueError(f"Invalid setting for `solver`: {solver}. Valid choices: {', '.join(SOLVERS)}.")
+    if solver in ("sort", "topk") and (isinstance(alpha, Tensor) or alpha not in (1.0, 1.5, 2.0)):
+        raise ValueError(f"Invalid setting for `solver`: {solver}. It knows alpha 1.5 and 2 only, not {alpha}.")
 
 
-def takes_blocks(rows: Tensor, alpha: Alpha) -> bool:
-    """Whether rows ``(n, d)`` go through blocks.py: wide ones on the CPU."""
-    if rows.shape[-1] < blocks.WIDE or rows.shape[0] == 0 or not may_look(rows):
-        return False
-    return not isinstance(alpha, Tensor) or bool((alpha > 1).all())
+def broadcast_alpha(alpha: Tensor, shape: torch.Size, dim: int) -> Tensor:
+    """``alpha`` in the shape of the scores, with ``dim`` of size 1; float32 or more, in which gradients add up."""
+    alpha = alpha.to(working_dtype(alpha.dtype))
+    wanted = list(shape)
+    wanted[dim] = 1
+    if list(alpha.shape) == wanted:
+        return alpha
+    try:
+        return torch.broadcast_to(alpha, wanted)
+    except RuntimeError:
+        raise ValueError(
+            f"Invalid setting for `alpha`: a tensor of shape {tuple(alpha.shape)}. It must broadcast to "
+            f"{tuple(wanted)}, the shape of the scores with `dim` of size 1."
+        ) from None
+
+
+def as_rows(scores: Tensor, alpha: Alpha) -> tuple[Tensor, Alpha]:
+    """Scores ``(..., d)`` as rows ``(n, d)`` in the dtype to solve in, and a tensor alpha as ``(n, 1)``."""
+    rows = scores.reshape(-1, scores.shape[-1]).to(solving_dtype(scores.dtype, alpha))
+    return rows, alpha.reshape(-1, 1).to(rows.dtype) if isinstance(alpha, Tensor) else alpha
 
 
 def solve_rows(x: Tensor, alpha: Alpha, solver: str = "auto") -> tuple[Tensor, Tensor]:
-    """Probabilities of rows.
+    """Probabilities of rows: the reference.
 
     Args:
         x: scores minus their row's maximum, float32 or float64, shape ``(n, d)``, d at least 1.
@@ -74,7 +112,7 @@ def solve_rows(x: Tensor, alpha: Alpha, solver: str = "auto") -> tuple[Tensor, T
     if isinstance(alpha, Tensor):
         epsilon = alpha - 1
         dense = epsilon <= 0
-        r = _ratios(x, torch.where(dense, 1, epsilon), "newton" if solver == "auto" else solver)
+        r = _ratios(x, torch.where(dense, 1, epsilon), solver)
         r = torch.where(dense, x.exp(), r)
     elif alpha == 1:
         r = x.exp()
@@ -88,10 +126,16 @@ def _ratios(x: Tensor, epsilon: Alpha, solver: str) -> Tensor:
     s = x * epsilon
     if solver == "auto":
         # sorting takes fewest operations on narrow rows; where Newton cannot stop early it takes every step it may need
-        few = narrow.WIDEST if may_look(x) else 4096
-        closed = not isinstance(epsilon, Tensor) and (epsilon == 1 or (epsilon == 0.5 and not may_look(x)))
-        solver = "sort" if closed and x.shape[-1] <= few else "newton"
-    return thresholds.ratios(s, epsilon, getattr(thresholds, solver)(s, epsilon))
+        free = free_to_read(x)
+        closed = isinstance(epsilon, float) and (epsilon == 1 or (epsilon == 0.5 and not free))
+        solver = "sort" if closed and x.shape[-1] <= (solvers.NARROW if free else SORTED_WIDTH) else "newton"
+    if solver in ("sort", "topk"):
+        width = solvers.sort(s, epsilon, 64 if solver == "topk" else None)
+    elif solver == "bisect":
+        width = solvers.bisect(s, epsilon)
+    else:
+        width = solvers.newton(s, epsilon, powers=not free_to_read(x))
+    return solvers.ratios(s, epsilon, width)
 
 
 def entmax_forward(scores: Tensor, alpha: Alpha = 1.5, dim: int = -1, solver: str = "auto") -> Tensor:
@@ -102,28 +146,18 @@ def entmax_forward(scores: Tensor, alpha: Alpha = 1.5, dim: int = -1, solver: st
             return torch.softmax(scores, dim)
     if scores.numel() == 0:
         return torch.empty_like(scores)
-    if solver == "auto" and dim in (-1, scores.dim() - 1) and narrow.fits(scores, alpha):
-        return narrow.entmax(scores, alpha)
-    z = scores.to(solving_dtype(scores, alpha)).movedim(dim, -1)
-    rows = z.reshape(-1, z.shape[-1])
+    last = dim in (-1, scores.dim() - 1)
+    z = scores if last else scores.movedim(dim, -1)
     if isinstance(alpha, Tensor):
-        alpha = alpha.to(z.dtype).movedim(dim, -1).expand(*z.shape[:-1], 1).reshape(-1, 1)
-    if solver == "auto" and takes_blocks(rows, alpha):
-        p = _wide_forward(rows.contiguous(), alpha)
-    else:
-        p, _ = solve_rows(rows - rows.amax(-1, True), alpha, solver)
-    return p.reshape(z.shape).movedim(-1, dim).to(scores.dtype)
-
-
-def _wide_forward(rows: Tensor, alpha: Alpha) -> Tensor:
-    """Probabilities of wide rows ``(n, d)`` on the CPU."""
-    n, d = rows.shape
-    out = torch.zeros_like(rows)
-    work = blocks.workspace(n, d, rows, rows.dtype)
-    for part in blocks.blocks(n, d):
-        epsilon = alpha[part] - 1 if isinstance(alpha, Tensor) else alpha - 1
-        blocks.fill(rows[part], epsilon, blocks.solve(rows[part], epsilon, work), out[part])
-    return out
+        alpha = broadcast_alpha(alpha, scores.shape, dim).movedim(dim, -1)
+    probs = None
+    engine = engine_for(scores) if solver == "auto" else None
+    if engine is not None:
+        probs = engine.entmax(z, alpha)
+    if probs is None:
+        rows, alpha = as_rows(z, alpha)
+        probs = solve_rows(rows - rows.amax(-1, True), alpha, solver)[0].view(z.shape).to(scores.dtype)
+    return probs if last else probs.movedim(-1, dim)
 
 
 def entmax_backward(probs: Tensor, grad: Tensor, alpha: Alpha = 1.5, dim: int = -1) -> Tensor:
@@ -134,10 +168,12 @@ def entmax_backward(probs: Tensor, grad: Tensor, alpha: Alpha = 1.5, dim: int = 
         grad: gradient of the probabilities, same shape.
         alpha: as given to :func:`entmax_forward`.
         dim: as given to :func:`entmax_forward`.
+
+    Returns:
+        Shape and dtype of ``grad``; half precision is computed in float32.
     """
     dtype = grad.dtype
-    if isinstance(alpha, Tensor) or alpha > 2:  # p^(2-alpha) of a small p is too large for half precision
-        probs, grad = probs.to(working_dtype(dtype)), grad.to(working_dtype(dtype))
+    probs, grad = probs.to(working_dtype(probs.dtype)), grad.to(working_dtype(dtype))
     s = _jacobian_weights(probs, alpha)
     return torch.sub(grad, (s * grad).sum(dim, True).div_(s.sum(dim, True))).mul_(s).to(dtype)
 
@@ -183,33 +219,27 @@ def _phi(x: Tensor) -> Tensor:
 
 
 class _Entmax(torch.autograd.Function):
+    """Scores in float32 or float64; a tensor alpha in their shape, with ``dim`` of size 1."""
+
     @staticmethod
     def forward(ctx, scores, alpha, dim, solver):
         probs = entmax_forward(scores, alpha, dim, solver)
-        if may_look(probs) and math.isnan(probs.sum().item()):  # the one sign of a slice with every score -inf
+        if free_to_read(probs) and math.isnan(probs.sum().item()):  # the one sign of a slice with every score -inf
             check_mask(scores, dim)
         ctx.dim = dim
-        if isinstance(alpha, Tensor):
-            ctx.alpha = None
-            ctx.save_for_backward(probs, alpha)
-        else:
-            ctx.alpha = alpha
-            ctx.save_for_backward(probs)
+        ctx.alpha = None if isinstance(alpha, Tensor) else alpha
+        ctx.save_for_backward(probs, *([alpha] if ctx.alpha is None else []))
         return probs
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
-        if ctx.alpha is not None:
-            (probs,) = ctx.saved_tensors
-            return entmax_backward(probs, grad, ctx.alpha, ctx.dim), None, None, None
-        probs, alpha = ctx.saved_tensors
-        dtype = working_dtype(probs.dtype)
-        p, g, a = probs.to(dtype), grad.to(dtype), alpha.to(dtype)
-        grad_scores = entmax_backward(p, g, a, ctx.dim).to(probs.dtype) if ctx.needs_input_grad[0] else None
+        probs, *tensors = ctx.saved_tensors
+        alpha = tensors[0].to(probs.dtype) if tensors else ctx.alpha
+        grad_scores = entmax_backward(probs, grad, alpha, ctx.dim) if ctx.needs_input_grad[0] else None
         grad_alpha = None
         if ctx.needs_input_grad[1]:
-            grad_alpha = alpha_gradient(p, g, a, ctx.dim).sum_to_size(alpha.shape).to(alpha.dtype)
+            grad_alpha = alpha_gradient(probs, grad, alpha, ctx.dim).to(tensors[0].dtype)
         return grad_scores, grad_alpha, None, None
 
 
@@ -220,8 +250,9 @@ def entmax(scores: Tensor, alpha: Alpha = 1.5, dim: int = -1, solver: str = "aut
     exact zeros.
 
     Args:
-        scores: real scores z, shape ``(..., d, ...)``; ``-inf`` masks an entry.
-        alpha: at least 1; a tensor (shape that broadcasts to that of ``scores`` with ``dim`` of size 1) is
+        scores: real scores z, shape ``(..., d, ...)``; ``-inf`` masks an entry. A scalar is one entry, as for
+            torch.softmax.
+        alpha: at least 1; a tensor (any shape that broadcasts to that of ``scores`` with ``dim`` of size 1) is
             differentiated too.
         dim: the dimension that sums to one.
         solver: ``sort`` and ``topk`` (alpha 1.5 and 2), ``bisect``, ``newton``, or ``auto``.
@@ -230,98 +261,104 @@ def entmax(scores: Tensor, alpha: Alpha = 1.5, dim: int = -1, solver: str = "aut
         Probabilities, same shape and dtype; computed in float32 for half-precision input.
 
     Raises:
-        ValueError: alpha below 1, a solver that does not exist or does not know this alpha, or a slice in which every
-            score is ``-inf`` (on CUDA, where the check would make the host wait, such a slice becomes NaN).
+        ValueError: scores that are no floating-point numbers, alpha below 1 or NaN, a tensor alpha that does not
+            broadcast, a solver that does not exist or does not know this alpha, or a slice in which every score is
+            ``-inf`` (values of tensors are checked on the CPU only, see above).
+        IndexError: ``dim`` out of range.
     """
     alpha = check_alpha(alpha)
+    check_scores(scores)
     if solver != "auto":
-        if solver not in SOLVERS:
-            raise ValueError(f"Invalid setting for `solver`: {solver}. Valid choices: {', '.join(SOLVERS)}.")
-        if solver in ("sort", "topk") and (isinstance(alpha, Tensor) or alpha not in (1.0, 1.5, 2.0)):
-            raise ValueError(f"Invalid setting for `solver`: {solver}. It knows alpha 1.5 and 2 only, not {alpha}.")
-    return _Entmax.apply(scores, alpha, dim, solver)
+        _check_solver(solver, alpha)
+    if scores.dim() == 0:
+        return entmax(scores.view(1), alpha, _dim_of_scalar(dim), solver).view(())
+    if isinstance(alpha, Tensor):
+        alpha = broadcast_alpha(alpha, scores.shape, dim)
+    return _Entmax.apply(scores.to(working_dtype(scores.dtype)), alpha, dim, solver).to(scores.dtype)
 
 
-def entmax15(scores: Tensor, dim: int = -1) -> Tensor:
-    """1.5-entmax, see :func:`entmax`."""
+def _dim_of_scalar(dim: int) -> int:
+    if dim not in (0, -1):
+        raise IndexError(f"Invalid setting for `dim`: {dim}. Scores without dimensions have 0 and -1 only.")
+    return dim
+
+
+def entmax15(scores: Tensor, dim: int = -1, k: object = None) -> Tensor:
+    """1.5-entmax, see :func:`entmax`.
+
+    ``k`` is accepted as in the public ``entmax`` package, where it says how many entries to sort first; probabilities
+    never depend on it, and here speed does not either.
+    """
+    check_count("k", k)
     return entmax(scores, 1.5, dim)
 
 
-def sparsemax(scores: Tensor, dim: int = -1) -> Tensor:
-    """Sparsemax (Martins and Astudillo 2016): the projection of the scores onto the simplex, see :func:`entmax`."""
+def sparsemax(scores: Tensor, dim: int = -1, k: object = None) -> Tensor:
+    """Sparsemax (Martins and Astudillo 2016), the projection onto the simplex; see :func:`entmax`, and for ``k``
+    :func:`entmax15`."""
+    check_count("k", k)
     return entmax(scores, 2.0, dim)
 
 
+def check_count(name: str, value: object) -> None:
+    """Raise ValueError if a number of steps or entries is neither None nor a whole number of at least 1."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise ValueError(f"Invalid setting for `{name}`: {value}. It must be a whole number of at least 1, or None.")
+
+
 def log_entmax(scores: Tensor, alpha: Alpha = 1.5, dim: int = -1) -> Tensor:
-    """Logarithm of :func:`entmax`: ``-inf`` outside the support; the gradient flows through the support only."""
+    """Logarithm of :func:`entmax`: ``-inf`` outside the support; the gradient flows through the support only.
+
+    Arguments, dtype and errors as for :func:`entmax`; half precision is rounded once, after the logarithm.
+    """
+    check_scores(scores)
+    z = scores.to(working_dtype(scores.dtype))
     if not isinstance(alpha, Tensor) and check_alpha(alpha) == 1:
-        check_mask(scores, dim)
-        return torch.log_softmax(scores, dim)
-    probs = entmax(scores, alpha, dim)
-    if not probs.requires_grad:
-        return _log(probs)
-    inside = probs > 0
-    return torch.where(inside, torch.where(inside, probs, 1).log(), float("-inf"))
+        check_mask(z, dim)
+        return torch.log_softmax(z, dim).to(scores.dtype)
+    probs = entmax(z, alpha, dim)
+    if probs.requires_grad:
+        inside = probs > 0
+        logs = torch.where(inside, torch.where(inside, probs, 1).log(), float("-inf"))
+    elif free_to_read(probs):
+        # on a CPU the logarithm of a zero takes many times that of another number
+        logs, flat = torch.full(probs.shape, float("-inf"), dtype=probs.dtype), probs.reshape(-1)
+        inside = flat.nonzero().squeeze(-1)
+        logs.view(-1)[inside] = flat.index_select(0, inside).log_()
+    else:
+        logs = probs.log_()
+    return logs.to(scores.dtype)
 
 
-def _log(probs: Tensor) -> Tensor:
-    if not may_look(probs):
-        return probs.log_()
-    # on a CPU the logarithm of a zero takes many times that of another number
-    logs = torch.full(probs.shape, float("-inf"), dtype=probs.dtype)
-    flat = probs.reshape(-1)
-    inside = flat.nonzero().squeeze(-1)
-    logs.view(-1)[inside] = flat.index_select(0, inside).log_()
-    return logs
+def log_entmax_topk(scores: Tensor, alpha: Alpha = 1.5, k: int = 1) -> tuple[Tensor, Tensor]:
+    """The k largest entries of ``log_entmax(scores, alpha)``, without autograd, mostly without a look at the others.
 
-
-class Entmax(nn.Module):
-    """:func:`entmax` as a Module."""
-
-    def __init__(self, alpha: float = 1.5, dim: int = -1):
-        super().__init__()
-        self.alpha = check_alpha(alpha)
-        self.dim = dim
-
-    def forward(self, scores: Tensor) -> Tensor:
-        """Probabilities, shape of ``scores``."""
-        return entmax(scores, self.alpha, self.dim)
-
-    def extra_repr(self) -> str:
-        return f"alpha={self.alpha}, dim={self.dim}"
-
-
-class Entmax15(Entmax):
-    """:func:`entmax15` as a Module."""
-
-    def __init__(self, dim: int = -1):
-        super().__init__(1.5, dim)
-
-
-class Sparsemax(Entmax):
-    """:func:`sparsemax` as a Module."""
-
-    def __init__(self, dim: int = -1):
-        super().__init__(2.0, dim)
-
-
-class LearnedAlpha(nn.Module):
-    """A learned alpha, inside (1, 2) by construction: 1.01 + 0.98 sigmoid(parameter); no rounding takes it to 1 or 2.
+    An entry that is zero among the largest proves that all of the support has been seen, and entmax of the support
+    alone is entmax of the row. Only rows without such an entry are solved as a whole. The reference, and any code where
+    values cannot be read, solves all rows as a whole.
 
     Args:
-        shape: of the parameter, e.g. ``(heads, 1, 1)``; it must broadcast over the scores with ``dim`` of size 1.
-        start: the first value of alpha, between 1.01 and 1.99.
+        scores: ``(n, d)``.
+        alpha: a number of at least 1.
+        k: how many; d if that is less.
+
+    Returns:
+        Logarithms ``(n, k)``, descending, ``-inf`` outside the support, and their places ``(n, k)``.
     """
-
-    LOW, HIGH = 1.01, 1.99
-
-    def __init__(self, shape: tuple[int, ...] = (1,), start: float = 1.5):
-        super().__init__()
-        if not self.LOW < start < self.HIGH:
-            raise ValueError(f"Invalid setting for `start`: {start}. It must lie between {self.LOW} and {self.HIGH}.")
-        share = torch.tensor((start - self.LOW) / (self.HIGH - self.LOW))
-        self.raw = nn.Parameter(torch.logit(share).expand(shape).clone())
-
-    def forward(self) -> Tensor:
-        """Alpha, shape ``shape``."""
-        return self.LOW + (self.HIGH - self.LOW) * torch.sigmoid(self.raw)
+    d = scores.shape[-1]
+    k = min(k, d)
+    alpha = check_alpha(alpha)
+    check_scores(scores)
+    if alpha == 1 or not can_read(scores) or is_reference():
+        places = scores.topk(k, -1).indices
+        return log_entmax(scores.detach(), alpha).gather(-1, places), places
+    values, places = scores.detach().topk(min(d, max(FEWEST, k + SPARE)), -1)
+    check_mask(values[:, :1])
+    values = values.to(working_dtype(scores.dtype))
+    probs = entmax_forward(values, alpha)
+    if probs.shape[-1] < d:
+        unproven = (probs[:, -1] > 0).nonzero().squeeze(-1)
+        if unproven.numel() > 0:
+            whole = entmax_forward(scores.detach().index_select(0, unproven).to(values.dtype), alpha)
+            probs.index_copy_(0, unproven, whole.gather(1, places.index_select(0, unproven)))
+    return probs[:, :k].log().to(scores.dtype), places[:, :k]

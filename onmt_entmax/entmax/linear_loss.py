@@ -2,33 +2,37 @@ r"""A linear layer and its entmax loss in one: the logits live for one block of 
 
 The gradient of the logits is p* - y, with |support| + 1 non-zeros per row, so the products that give the gradients of
 the weight and of the hidden states are products with a sparse matrix. Rows are taken in blocks; each block's logits
-are computed, solved, reduced to their non-zeros and dropped. Rows with many non-zeros are multiplied densely.
+are computed, solved, reduced to their non-zeros and dropped. Rows with many non-zeros are multiplied densely. The
+reference keeps the logits of all rows and leaves the gradients to autograd.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional
+from contextlib import nullcontext
+from typing import NamedTuple, Optional, Union
 
 import torch
-from torch import Tensor, nn
+import torch.nn.functional as F
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from onmt_entmax.entmax import blocks
-from onmt_entmax.entmax.functional import check_alpha, solving_dtype, working_dtype
-from onmt_entmax.entmax.losses import check_reduction, check_smoothing
-from onmt_entmax.entmax.output_blocks import (
-    BLOCK_SHARE,
-    Gradient,
-    Totals,
-    multiply_densely,
-    solve_at_once,
-    solve_in_blocks,
-    sparse_products,
+from onmt_entmax.entmax.engine import engine_for, free_to_read, is_reference
+from onmt_entmax.entmax.functional import (
+    check_alpha,
+    check_mask,
+    check_scores,
+    entmax_forward,
+    solve_rows,
+    solving_dtype,
+    working_dtype,
 )
-from onmt_entmax.entmax.solvers import may_look
+from onmt_entmax.entmax.losses import check_reduction, check_smoothing, conjugate, entmax_loss, smoothed_entropy
+
+LOGITS = 1 << 23  # entries of a block of logits: smaller blocks make the products with them slower
+NO_CLASS = -(1 << 62)  # where ignored rows have been dealt with already
 
 
-class LinearEntmaxLoss(NamedTuple):
+class LinearEntmaxLossOutput(NamedTuple):
     """What :func:`linear_entmax_loss` returns; everything but ``loss`` is detached."""
 
     loss: Tensor  # scalar: the one to differentiate
@@ -39,66 +43,212 @@ class LinearEntmaxLoss(NamedTuple):
     plain_loss: Tensor  # scalar: the summed loss without label smoothing
 
 
-LOGITS = 1 << 23  # entries of a block of logits: smaller blocks make the products with them slower
+class Gradient(NamedTuple):
+    """The gradient of a block of logits: some rows sparse, the others dense.
+
+    Attributes:
+        support: the sparse rows' non-zeros ``(rows, cols, values)``, each ``(m,)``, ordered by row, rows numbered over
+            all blocks; smoothing's rank-one part left out. None if all rows are dense.
+        rows: the dense rows, numbered over all blocks: a slice, or a tensor ``(m,)``.
+        residual: their gradient, ``(m, V)``; m may be 0.
+    """
+
+    support: Optional[tuple[Tensor, Tensor, Tensor]]
+    rows: Union[slice, Tensor]
+    residual: Tensor
 
 
-class _LinearEntmaxLoss(torch.autograd.Function):
-    """Takes the rows that count only; ``scale`` None sums, else the losses' sum is multiplied by it."""
+class Totals:
+    """Sums and per-row statistics of rows with targets ``(n,)``, filled in block by block."""
+
+    def __init__(self, target: Tensor, dtype: torch.dtype, smoothing: float, entropy: float, statistics: bool):
+        self.smoothing, self.entropy = smoothing, entropy
+        self.loss = torch.zeros((), dtype=dtype, device=target.device)
+        self.plain = self.loss.clone()
+        self.correct = torch.zeros((), dtype=torch.int64, device=target.device)
+        self.size = torch.zeros_like(target)
+        self.gold = torch.zeros(target.shape, dtype=dtype, device=target.device) if statistics else None
+        self.squares = torch.zeros_like(self.gold) if statistics else None
+
+    def add(self, plain: Tensor, spread: Optional[Tensor], counted: Optional[Tensor] = None) -> None:
+        """Add the losses of rows, all ``(n, 1)``.
+
+        Args:
+            plain: without smoothing.
+            spread: the target's logit minus the mean of all; None without smoothing.
+            counted: which rows count; all if None.
+        """
+        smoothed = plain if spread is None else plain + self.smoothing * spread - self.entropy
+        if counted is not None:
+            plain, smoothed = torch.where(counted, plain, 0), torch.where(counted, smoothed, 0)
+        summed = plain.sum()
+        self.plain += summed
+        self.loss += summed if spread is None else smoothed.sum()
+
+
+def solve_at_once(
+    logits: Tensor,
+    target: Tensor,
+    counted: Optional[Tensor],
+    alpha: float,
+    smoothing: float,
+    totals: Totals,
+    start: int,
+    differentiate: bool,
+) -> Optional[Gradient]:
+    """Solve a block of logits on any device, and put their gradient in their place.
+
+    Args:
+        logits: float32 or float64, ``(n, V)``.
+        target: ``(n,)``.
+        counted: which rows count, ``(n, 1)``; all if None.
+        alpha: a number of at least 1.
+        smoothing: of the labels.
+        totals: what to add to.
+        start: the number of the block's first row.
+        differentiate: whether a gradient is wanted, else None is returned.
+    """
+    n, vocab = logits.shape
+    z = logits.to(solving_dtype(logits.dtype, alpha))
+    top, best = z.max(-1, True)
+    check_mask(top)
+    x = z - top
+    probs, total = solve_rows(x, alpha)
+    gold = target.unsqueeze(-1)
+    x_gold = x.gather(-1, gold)
+    mean = torch.where(probs > 0, probs * x, 0).sum(-1, True)
+    totals.add(
+        plain=conjugate(mean, total, alpha - 1) - x_gold,
+        spread=x_gold - x.mean(-1, True) if smoothing > 0 else None,
+        counted=counted,
+    )
+    correct, size = best == gold, _support_size(probs, alpha)
+    if counted is not None:
+        correct, size = correct & counted, size * counted
+    rows = slice(start, start + n)
+    totals.correct += correct.sum()
+    totals.size[rows] = size.squeeze(-1)
+    if totals.gold is not None:
+        gold_prob, squares = probs.gather(-1, gold), probs.square().sum(-1, True)
+        if counted is not None:
+            gold_prob, squares = gold_prob * counted, squares * counted
+        totals.gold[rows] = gold_prob.squeeze(-1).to(totals.gold.dtype)
+        totals.squares[rows] = squares.squeeze(-1).to(totals.squares.dtype)
+    if not differentiate:
+        return None
+    probs = probs - smoothing / vocab if smoothing > 0 else probs
+    residual = probs.scatter_add(-1, gold, torch.full_like(total, smoothing - 1))
+    logits.copy_(residual if counted is None else torch.where(counted, residual, 0))
+    return Gradient(None, rows, logits)
+
+
+def _support_size(probs: Tensor, alpha: float) -> Tensor:
+    """Non-zero probabilities, ``(n, 1)`` int64; of softmax all, although small ones may be rounded to zero."""
+    return (probs > 0).sum(-1, True) if alpha > 1 else torch.full_like(probs[:, :1], probs.shape[1], dtype=torch.int64)
+
+
+class _InBlocks(torch.autograd.Function):
+    """The summed loss and the statistics of :class:`LinearEntmaxLossOutput`, the logits block by block."""
 
     @staticmethod
-    def forward(ctx, hidden, weight, bias, target, alpha, smoothing, scale, statistics):
+    def forward(ctx, hidden, weight, bias, target, counted, alpha, smoothing, statistics, engine):
         n, vocab = hidden.shape[0], weight.shape[0]
         dtype = working_dtype(hidden.dtype)
         wanted = ctx.needs_input_grad[:3]
-        totals = Totals(target, dtype, statistics)
+        entropy = smoothed_entropy(vocab, alpha, smoothing) if smoothing > 0 else 0.0
+        totals = Totals(target, dtype, smoothing, entropy, statistics)
         dense = [torch.zeros_like(hidden) if wanted[0] else None, None, None]
-        cpu = may_look(hidden) and vocab >= blocks.WIDE
         sparse = []  # (rows, cols, values) of the blocks that are multiplied sparsely, in backward
-        size = max(1, LOGITS // max(vocab, 1))
+        solve = (engine and engine.logits_solver(n, hidden, weight, alpha)) or solve_at_once
+        size = max(1, (engine.logits if engine else LOGITS) // max(vocab, 1))
         buffer = hidden.new_empty(min(n, size), vocab) if hidden.device.type == "cpu" else None
-        work = blocks.workspace(n, vocab, hidden, solving_dtype(hidden, alpha), BLOCK_SHARE) if cpu else None
         for start in range(0, n, size):
             rows = slice(start, min(start + size, n))
             out = None if buffer is None else buffer[: rows.stop - start]
-            logits = torch.mm(hidden[rows], weight.t(), out=out)
+            logits = torch.mm(hidden[rows], weight.t(), out=out).to(dtype)
             if bias is not None:
                 logits += bias
-            if cpu:
-                found = solve_in_blocks(logits, target[rows], alpha, smoothing, totals, start, work, any(wanted))
-            else:
-                solve_at_once(logits, target[rows], alpha, smoothing, totals, start)
-                found = Gradient(None, rows, logits)  # which the block of logits now holds
-            if not any(wanted):
+            counting = None if counted is None else counted[rows]
+            found = solve(logits, target[rows], counting, alpha, smoothing, totals, start, any(wanted))
+            if found is None:
                 continue
             if found.support is not None:
                 sparse.append(found.support)
             if len(found.residual) > 0:
-                multiply_densely(dense, wanted, found.residual, hidden, weight, bias, found.rows, dtype)
+                residual = found.residual.to(hidden.dtype)
+                _multiply_densely(dense, wanted, residual, hidden, weight, found.rows, dtype)
+                if wanted[2]:
+                    summed = found.residual.sum(0)
+                    dense[2] = summed if dense[2] is None else dense[2].add_(summed)
+        ctx.smoothing = smoothing
         saved = [torch.cat(parts) for parts in zip(*sparse)] if sparse else []
-        ctx.scale, ctx.smoothing = scale, smoothing
         ctx.save_for_backward(hidden, weight, bias, *dense, *saved)
-        loss = totals.loss if scale is None else totals.loss * scale
         extras = (totals.correct, totals.size, totals.gold, totals.squares, totals.plain)
         ctx.mark_non_differentiable(*[extra for extra in extras if extra is not None])
-        return (loss, *extras)
+        return (totals.loss, *extras)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad, *unused):
         hidden, weight, bias, *rest = ctx.saved_tensors
-        if ctx.scale is not None:
-            grad = grad * ctx.scale
         dense, sparse = rest[:3], rest[3:]
         wanted = ctx.needs_input_grad[:3]
         grads = [None] * 3
         if sparse:
-            grads = sparse_products(wanted, sparse, hidden, weight, grad, ctx.smoothing)
+            grads = _multiply_sparsely(wanted, sparse, hidden, weight, grad, ctx.smoothing)
         for i, (like, want) in enumerate(zip((hidden, weight, bias), wanted)):
             if dense[i] is not None:
                 grads[i] = _scaled(dense[i], grad, grads[i])
             if want:
                 grads[i] = torch.zeros_like(like) if grads[i] is None else grads[i].to(like.dtype)
-        return (*grads, None, None, None, None, None)
+        return (*grads, None, None, None, None, None, None)
+
+
+def _multiply_densely(dense, wanted, residual, hidden, weight, rows, dtype) -> None:
+    """Add a block's part to the gradients of hidden states and weight, from that of the logits ``(n, V)``."""
+    hidden = hidden[rows]
+    if wanted[0]:
+        if isinstance(rows, slice):
+            torch.mm(residual, weight, out=dense[0][rows])
+        else:
+            dense[0][rows] = torch.mm(residual, weight)
+    if wanted[1]:
+        if dense[1] is None:
+            dense[1] = torch.zeros(weight.shape, dtype=dtype, device=weight.device)
+        if dtype == residual.dtype:
+            dense[1].addmm_(residual.t(), hidden)
+        else:
+            dense[1] += residual.t() @ hidden
+
+
+def _multiply_sparsely(wanted, sparse, hidden, weight, grad, smoothing) -> list[Optional[Tensor]]:
+    """Gradients of hidden states, weight and bias by the blocks kept as non-zeros ``(rows, cols, values)``, by row."""
+    rows, cols, values = sparse
+    n, vocab = hidden.shape[0], weight.shape[0]
+    values = values * grad
+    mine = values.new_zeros(n, 1).index_fill_(0, rows, 1).mul_(grad * (smoothing / vocab))  # (n, 1)
+    grads: list[Optional[Tensor]] = [None] * 3
+    if wanted[0]:
+        grads[0] = _bags(rows, cols, values, weight, n)
+        if smoothing > 0:
+            grads[0].addmm_(mine, weight.sum(0, keepdim=True), alpha=-1)
+    if wanted[1]:
+        cols, order = cols.sort()
+        rows, values = rows[order], values[order]
+        grads[1] = _bags(cols, rows, values, hidden, vocab)
+        if smoothing > 0:
+            grads[1].sub_(mine.t() @ hidden)
+    if wanted[2]:
+        grads[2] = values.new_zeros(vocab).index_add_(0, cols, values)
+        if smoothing > 0:
+            grads[2].sub_(mine.sum())
+    return grads
+
+
+def _bags(bags: Tensor, index: Tensor, values: Tensor, matrix: Tensor, count: int) -> Tensor:
+    """Row i is the sum of ``values * matrix[index]`` where ``bags`` (ascending) is i; shape ``(count, columns)``."""
+    offsets = torch.searchsorted(bags, torch.arange(count, device=bags.device))
+    return F.embedding_bag(index, matrix, offsets, mode="sum", per_sample_weights=values)
 
 
 def _scaled(dense: Tensor, grad: Tensor, sparse: Tensor | None) -> Tensor:
@@ -110,8 +260,29 @@ def _scaled(dense: Tensor, grad: Tensor, sparse: Tensor | None) -> Tensor:
     return (dense * grad).add_(sparse)
 
 
+def _at_once(hidden, weight, bias, target, counted, alpha, smoothing, statistics):
+    """What :class:`_InBlocks` returns, from the logits of all rows: the reference."""
+    z = F.linear(hidden, weight, bias).to(working_dtype(hidden.dtype))  # (n, V)
+    losses = entmax_loss(z, target, alpha, "none", NO_CLASS, smoothing)
+    with torch.no_grad():
+        plain = losses if smoothing == 0 else entmax_loss(z, target, alpha, "none", NO_CLASS)
+        probs, gold = entmax_forward(z, alpha), target.unsqueeze(-1)
+        correct = z.argmax(-1) == target
+        per_row = [_support_size(probs, alpha), probs.gather(-1, gold), probs.square().sum(-1, True)]
+        per_row = [value.squeeze(-1) for value in (per_row if statistics else per_row[:1])] + [None] * 2
+        if counted is not None:
+            kept = counted.squeeze(-1)
+            correct, plain = correct & kept, torch.where(kept, plain, 0)
+            per_row = [None if value is None else value * kept for value in per_row]
+    if counted is not None:
+        losses = torch.where(counted.squeeze(-1), losses, 0)
+    return (losses.sum(), correct.sum(), *per_row[:3], plain.detach().sum())
+
+
 def _autocast_dtype(device: str) -> torch.dtype | None:
     """The dtype that autocast asks for on this kind of device, None where it is off."""
+    if device == "meta":  # which autocast does not know
+        return None
     if hasattr(torch, "get_autocast_dtype"):
         return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     if device == "cuda":
@@ -125,11 +296,11 @@ def linear_entmax_loss(
     bias: Tensor | None,
     target: Tensor,
     alpha: float = 1.5,
+    reduction: str = "mean",
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
-    reduction: str = "sum",
     statistics: bool = False,
-) -> LinearEntmaxLoss:
+) -> LinearEntmaxLossOutput:
     r"""``entmax_loss(linear(hidden, weight, bias), target)`` without keeping logits, with a sparse backward pass.
 
     Args:
@@ -138,19 +309,22 @@ def linear_entmax_loss(
         bias: shape ``(V,)`` or None.
         target: classes, shape ``(n,)``.
         alpha: a number, at least 1; 1 is the cross-entropy.
+        reduction: ``mean`` over the rows that count, or ``sum``.
         ignore_index: rows with this target count for nothing.
         label_smoothing: as in :func:`entmax_loss`.
-        reduction: ``sum``, or ``mean`` over the rows that count.
         statistics: whether to fill ``gold_prob`` and ``sum_of_squares``.
 
     Returns:
-        :class:`LinearEntmaxLoss`.
+        :class:`LinearEntmaxLossOutput`. Logits of half precision are those of the layer; all that follows is computed
+        in float32, and gradients are rounded when they are multiplied with the layer.
 
     Raises:
-        ValueError: alpha below 1, an unknown reduction, or shapes that do not fit.
+        ValueError: alpha below 1, an unknown reduction, shapes that do not fit, or a row of logits with nothing but
+            -inf (on the CPU only: reading values would make the host wait for any other device).
     """
     alpha = check_alpha(alpha)
-    check_reduction(reduction, ("sum", "mean"))
+    check_scores(hidden, "hidden")
+    check_reduction(reduction, ("mean", "sum"))
     check_smoothing(label_smoothing)
     if hidden.dim() != 2 or weight.dim() != 2 or hidden.shape[1] != weight.shape[1]:
         raise ValueError(
@@ -163,59 +337,25 @@ def linear_entmax_loss(
     if low is not None:
         hidden, weight = hidden.to(low), weight.to(low)
         bias = None if bias is None else bias.to(low)
-    # ignored rows are left out, for which a GPU waits once per call
-    n, kept = target.shape[0], (target != ignore_index).nonzero().squeeze(-1)
-    whole = kept.numel() == n
-    if not whole:
-        hidden, target = hidden.index_select(0, kept), target.index_select(0, kept)
-    scale = None if reduction == "sum" else 1 / kept.numel() if kept.numel() > 0 else float("nan")
-    with torch.autocast(device, enabled=False):
-        loss, correct, *per_row, plain = _LinearEntmaxLoss.apply(
-            hidden, weight, bias, target, alpha, label_smoothing, scale, statistics
-        )
-    if not whole:
-        per_row = [None if v is None else v.new_zeros(n).index_copy_(0, kept, v) for v in per_row]
-    return LinearEntmaxLoss(loss, correct, *per_row, plain)
-
-
-class OutputLayerLoss(nn.Module):
-    """A linear layer (``(V, d)`` weight and bias) with :func:`linear_entmax_loss` on top.
-
-    Args:
-        linear: the layer, e.g. a generator whose weight is shared with the decoder's embeddings.
-        alpha: at least 1.
-        ignore_index: rows with this target count for nothing.
-        label_smoothing: as in :func:`linear_entmax_loss`.
-        reduction: ``sum`` or ``mean``.
-    """
-
-    def __init__(
-        self,
-        linear: nn.Linear,
-        alpha: float = 1.5,
-        ignore_index: int = -100,
-        label_smoothing: float = 0.0,
-        reduction: str = "sum",
-    ):
-        super().__init__()
-        check_reduction(reduction, ("sum", "mean"))
-        check_smoothing(label_smoothing)
-        self.linear = linear
-        self.alpha = check_alpha(alpha)
-        self.ignore_index = ignore_index
-        self.label_smoothing = label_smoothing
-        self.reduction = reduction
-
-    def forward(self, hidden: Tensor, target: Tensor, statistics: bool = False) -> LinearEntmaxLoss:
-        """Loss and counts of ``hidden`` ``(n, d)`` for ``target`` ``(n,)``."""
-        return linear_entmax_loss(
-            hidden,
-            self.linear.weight,
-            self.linear.bias,
-            target,
-            self.alpha,
-            self.ignore_index,
-            self.label_smoothing,
-            self.reduction,
-            statistics,
-        )
+    n, counted = target.shape[0], target != ignore_index
+    index = None
+    if free_to_read(target):  # ignored rows are left out
+        index = counted.nonzero().squeeze(-1)
+        count, counted = index.numel(), None
+        if count == n:
+            index = None
+        else:
+            hidden, target = hidden.index_select(0, index), target.index_select(0, index)
+    else:  # the host would have to wait to know which: they are computed, as rows of zeros, and then left out
+        count, counted = counted.sum(), counted.unsqueeze(-1)
+        hidden, target = torch.where(counted, hidden, 0), torch.where(counted.squeeze(-1), target, 0)
+    engine = engine_for(hidden)
+    with nullcontext() if device == "meta" else torch.autocast(device, enabled=False):
+        if is_reference():
+            found = _at_once(hidden, weight, bias, target, counted, alpha, label_smoothing, statistics)
+        else:
+            found = _InBlocks.apply(hidden, weight, bias, target, counted, alpha, label_smoothing, statistics, engine)
+    loss, correct, *per_row, plain = found
+    if index is not None:
+        per_row = [None if v is None else v.new_zeros(n).index_copy_(0, index, v) for v in per_row]
+    return LinearEntmaxLossOutput(loss if reduction == "sum" else loss / count, correct, *per_row, plain)

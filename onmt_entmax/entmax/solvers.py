@@ -17,33 +17,18 @@ from typing import Optional, Union
 import torch
 from torch import Tensor
 
+from onmt_entmax.entmax.engine import can_read, free_to_read
+
 Epsilon = Union[float, Tensor]
 
 FREE_STEPS = 10  # of Newton before a bracket is kept as well
 SMALL = 1 << 15  # entries, below which an operation costs its overhead
-FIRST_LOOK, LOOK_EVERY = 4, 2  # steps of Newton before the host waits for a device to say whether it is done
-FIXED_STEPS = 32  # of Newton where the host must not wait for the device
+NARROW = 64  # entries per row, up to which sorting costs least
+FIRST_CHECK, CHECK_EVERY = 4, 2  # steps of Newton between questions to a device, for which the host has to wait
+FIXED_STEPS = 32  # of Newton where values cannot be read
 FIXED_STEPS_ABOVE_2 = 100  # the same for a number alpha > 2, where only the bracket can be relied on
 NEAR_ONE = 0.25  # epsilon below which 1 + s / w is so close to 1 that its logarithm is taken by log1p
 MAX_STEPS = 200  # of Newton where it may stop early; the tests' worst ladders need fewer than 40
-
-
-def is_compiling() -> bool:
-    """Whether torch.compile is tracing, when control flow may not depend on values."""
-    flag = getattr(torch.compiler, "is_compiling", None)
-    return bool(flag()) if flag is not None else False
-
-
-def may_look(x: Tensor) -> bool:
-    """Whether reading a value of ``x`` is free: on the CPU, outside torch.compile."""
-    return x.device.type == "cpu" and not is_compiling()
-
-
-def may_wait(x: Tensor) -> bool:
-    """Whether a value of ``x`` can be read at all: not in torch.compile, nor while a CUDA graph is captured."""
-    if is_compiling() or x.is_meta:
-        return False
-    return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 def ratios(s: Tensor, epsilon: Epsilon, width: Tensor, out: Optional[Tensor] = None) -> Tensor:
@@ -98,8 +83,13 @@ def _floor(dtype: torch.dtype, epsilon: float) -> float:
     return max(least, info.tiny if epsilon >= NEAR_ONE else info.eps / 2)
 
 
-def norm_and_step(s: Tensor, epsilon: Epsilon, width: Tensor, out: Optional[Tensor]) -> tuple[Tensor, Tensor]:
-    """``h(w) = ||[s + w]_+||_q``, q = 1/epsilon, and the root of its tangent at 1; both ``(n, 1)``."""
+def norm_and_step(
+    s: Tensor, epsilon: Epsilon, width: Tensor, out: Optional[Tensor] = None, powers: bool = False
+) -> tuple[Tensor, Tensor]:
+    """``h(w) = ||[s + w]_+||_q``, q = 1/epsilon, and the root of its tangent at 1; both ``(..., 1)``.
+
+    ``powers``: fewer operations for a number alpha from 1.25 to 2, but zeros are raised to a power, slow on a CPU.
+    """
     if isinstance(epsilon, float) and epsilon in (0.5, 1.0):
         u = torch.add(s, width, out=out).relu_()
         if epsilon == 0.5:
@@ -107,6 +97,12 @@ def norm_and_step(s: Tensor, epsilon: Epsilon, width: Tensor, out: Optional[Tens
             return norm, torch.addcdiv(width, norm - 1, u.sum(-1, True).div_(norm), value=-1)
         norm = u.sum(-1, True)
         return norm, width - (norm - 1) / u.sign_().sum(-1, True)
+    if powers and isinstance(epsilon, float) and NEAR_ONE <= epsilon < 1:
+        u = torch.add(s, width, out=out).relu_()
+        slope = u.pow(1 / epsilon - 1)
+        total = u.mul_(slope).sum(-1, True)
+        norm = total.pow(epsilon)
+        return norm, width - (total - total / norm).div_(slope.sum(-1, True))
     if isinstance(epsilon, float):
         base, near_one = _base(s, epsilon, width, out)
         r = _power(base.log1p() if near_one else base.log(), epsilon)
@@ -129,66 +125,84 @@ def newton(
     epsilon: Epsilon,
     start: Optional[Tensor] = None,
     out: Optional[Tensor] = None,
+    steps: Optional[int] = None,
     early: bool = False,
+    powers: bool = False,
+    check_every: Optional[int] = None,
 ) -> Tensor:
     """Norm-Newton: h(w) = ||[s + w]_+||_q is convex for alpha <= 2, so the root of a tangent never passes the solution.
 
-    Where values may be looked at (on a device at every other step, as the host waits for it) and alpha is at most 2,
-    plain steps come first. After them, and otherwise at once, a bracket is kept: it makes alpha > 2 safe, where h is
-    not convex and every other step halves it; for alpha <= 2 from the sixth step on every third does, which bounds the
-    number of steps for any scores (ladders of entries make plain Newton slow at alpha = 2).
+    Where values can be read and alpha is at most 2, plain steps come first. After them, and otherwise at once, a
+    bracket is kept: it makes alpha > 2 safe, where h is not convex and every other step halves it; for alpha <= 2 from
+    the sixth step on every third does, which bounds the number of steps for any scores (ladders of entries make plain
+    Newton slow at alpha = 2).
 
     Args:
-        s: scaled scores, at most 0, the largest of each row 0; shape ``(n, d)``.
-        epsilon: alpha - 1, positive; a tensor has shape ``(n, 1)``.
-        start: where to begin, at least the solution, or close to it; 1 if None; shape ``(n, 1)``.
-        out: a buffer of the shape of ``s``.
+        s: scaled scores, at most 0, the largest of each row 0; shape ``(..., d)``.
+        epsilon: alpha - 1, positive; a tensor has shape ``(..., 1)``.
+        start: where to begin, at least the solution, or close to it; 1 if None; shape ``(..., 1)``.
+        out: a scratch buffer of the shape of ``s``.
+        steps: take exactly so many plain steps, for alpha <= 2; until solved if None.
         early: stop where one more step should be the last, as convergence is quadratic; the caller has to check.
+        powers: see :func:`norm_and_step`.
+        check_every: steps between two questions whether all rows are solved, 0 for never; if None, what the device
+            allows: 1 on the CPU, where it is free, 2 on others, 0 where values cannot be read.
 
     Returns:
-        Widths, shape ``(n, 1)``.
+        Widths, shape ``(..., 1)``.
     """
-    width = torch.ones_like(s[:, :1]) if start is None else start
+    width = torch.ones_like(s[..., :1]) if start is None else start
+    if check_every is None:
+        check_every = 1 if free_to_read(s) else CHECK_EVERY if can_read(s) else 0
+    convex = epsilon <= 1  # a tensor for a tensor alpha
     limit = tolerance(s)
-    look, every = may_wait(s), 1 if may_look(s) else LOOK_EVERY
-    if look and is_convex(epsilon):
-        enough = math.sqrt(limit) if early else limit
-        first = FIRST_LOOK  # no look before it can be of use
-        if every == 1:
+    if steps is not None:
+        plain, bracketed, checks = steps, 0, range(0)
+    else:
+        plain = FREE_STEPS if check_every and is_convex(epsilon) else 0
+        bracketed = MAX_STEPS if check_every else FIXED_STEPS_ABOVE_2 if convex is False else FIXED_STEPS
+        first = FIRST_CHECK  # none before it can be of use
+        if check_every == 1 and not powers:
             first = 3 if start is None and s.numel() < SMALL else 0
-        looks = range(first, FREE_STEPS, every)
-        for step in range(FREE_STEPS):
-            norm, following = norm_and_step(s, epsilon, width, out)
-            if step in looks and not bool(_moves(norm, enough, width, following, True).any()):
-                return following  # NaN rows count as solved
-            width = following
-    high = torch.ones_like(width)
-    low = lowest_width(s, epsilon)
-    convex = epsilon <= 1
-    fixed = FIXED_STEPS_ABOVE_2 if convex is False else FIXED_STEPS
-    for step in range(MAX_STEPS if look else fixed):
-        norm, following = norm_and_step(s, epsilon, width, out)
-        settled = ~_moves(norm, limit, width, following, convex if look else False)
+        checks = range(first, plain, check_every) if plain else range(0)
+    high = low = None
+    for step in range(plain + bracketed):
+        norm, tangent = norm_and_step(s, epsilon, width, out, powers)
+        if step < plain:
+            if step in checks and _is_solved(norm, math.sqrt(limit) if early else limit, width, tangent):
+                return tangent
+            width = tangent
+            continue
+        step -= plain
+        if high is None:
+            high, low = torch.ones_like(width), lowest_width(s, epsilon)
+        settled = ~_moves(norm, limit, width, tangent, convex if check_every else False)
         settled |= high - low <= 2 * torch.finfo(s.dtype).eps * high  # where h jumps, its norm may never be 1
-        if look and step % every == 0 and bool(settled.all()):
+        if check_every and step % check_every == 0 and bool(settled.all()):
             return width
         high = torch.where(norm >= 1, width, high)
         low = torch.where(norm < 1, width, low)
         middle = (low * high).sqrt()
         if isinstance(convex, Tensor):
-            high = torch.where(convex, torch.minimum(high, following), high)
+            high = torch.where(convex, torch.minimum(high, tangent), high)
         elif convex:
-            high = torch.minimum(high, following)
-        inside = (following > low) & (following <= high)
+            high = torch.minimum(high, tangent)
         if step % 2 == 1 if convex is False else step >= 5 and step % 3 == 2:
             following = middle
         else:  # a tangent from below that ends above `high` says nothing new; without convexity, halve
             otherwise = high if convex is True else middle
             if isinstance(convex, Tensor):
                 otherwise = torch.where(convex, high, middle)
-            following = torch.where(inside, following, otherwise)
+            following = torch.where((tangent > low) & (tangent <= high), tangent, otherwise)
         width = torch.where(settled, width, following)
     return width
+
+
+def _is_solved(norm: Tensor, limit: float, width: Tensor, tangent: Tensor) -> bool:
+    """Whether no row needs another plain step; NaN rows count as solved."""
+    if free_to_read(norm) and not bool(((norm - 1).abs_() > limit).any()):
+        return True
+    return not bool(_moves(norm, limit, width, tangent, True).any())
 
 
 def _moves(norm: Tensor, limit: float, width: Tensor, following: Tensor, convex: Union[bool, Tensor]) -> Tensor:
@@ -209,29 +223,15 @@ def is_convex(epsilon: Epsilon) -> bool:
     return epsilon <= 1 if isinstance(epsilon, float) else bool((epsilon <= 1).all())
 
 
-def bound(s: Tensor, epsilon: Epsilon, steps: int = 5, start: Optional[Tensor] = None) -> Tensor:
-    """A width that is at least the solution's, from part of the rows' entries, on the CPU; shape ``(n, 1)``.
-
-    ``start`` is where Newton's steps begin for alpha <= 2, 1 if None.
-    """
-    if is_convex(epsilon):
-        width = torch.ones_like(s[:, :1]) if start is None else start
-        for _ in range(steps):
-            _, width = norm_and_step(s, epsilon, width, None)
-    else:
-        width = newton(s, epsilon)
-    return width.mul_(1 + 1e-5).clamp_(max=1)  # rounding must not take it below
-
-
 def lowest_width(s: Tensor, epsilon: Epsilon) -> Tensor:
-    """The width of a row whose d scores are all equal, ``d ** -epsilon``: no row's is smaller; shape ``(n, 1)``."""
-    low = torch.full_like(s[:, :1], float(max(s.shape[-1], 1))) ** -epsilon
+    """The width of a row whose d scores are all equal, ``d ** -epsilon``: no row's is smaller; shape ``(..., 1)``."""
+    low = torch.full_like(s[..., :1], float(max(s.shape[-1], 1))) ** -epsilon
     return low.clamp_(min=torch.finfo(s.dtype).tiny)
 
 
 def bisect(s: Tensor, epsilon: Epsilon) -> Tensor:
     """Alg. 1 (any alpha > 1), halving the bracket in the logarithm of the width; arguments as in :func:`newton`."""
-    high = torch.zeros_like(s[:, :1])
+    high = torch.zeros_like(s[..., :1])
     low = lowest_width(s, epsilon).log()
     for _ in range(40 if s.dtype == torch.float32 else 66):
         middle = (low + high) / 2
@@ -242,13 +242,23 @@ def bisect(s: Tensor, epsilon: Epsilon) -> Tensor:
     return high.exp()
 
 
-def sort(s: Tensor, epsilon: float) -> Tensor:
-    """Alg. 2 (alpha = 1.5) and its twin for sparsemax (alpha = 2); arguments as in :func:`newton`."""
+def sort(s: Tensor, epsilon: float, k: Optional[int] = None) -> Tensor:
+    """Alg. 2 (alpha = 1.5) and its twin for sparsemax (alpha = 2); arguments as in :func:`newton`.
+
+    With ``k`` only the k largest entries of rows ``(n, d)`` are sorted, and twice as many where the support may be
+    larger.
+    """
+    if k is not None and k < s.shape[-1]:
+        width, size = _from_sorted(torch.topk(s, k, dim=-1)[0], epsilon)
+        unsolved = (size == k).squeeze(-1).nonzero().squeeze(-1)
+        if unsolved.numel() > 0:
+            width[unsolved] = sort(s[unsolved], epsilon, 2 * k)
+        return width
+    ordered = torch.sort(s, dim=-1, descending=True)[0]
     if epsilon == 1.0:  # the thresholds of the k largest entries rise up to the support's size and fall after it
         count = torch.arange(1, s.shape[-1] + 1, device=s.device, dtype=s.dtype)
-        sums = torch.sort(s, dim=-1, descending=True)[0].clamp_(min=-1).cumsum(-1)
-        return sums.sub_(1).div_(count).amax(-1, True).neg_()
-    return _from_sorted(torch.sort(s, dim=-1, descending=True)[0], epsilon)[0]
+        return ordered.clamp_(min=-1).cumsum(-1).sub_(1).div_(count).amax(-1, True).neg_()
+    return _from_sorted(ordered, epsilon)[0]
 
 
 def _from_sorted(ordered: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
@@ -263,14 +273,3 @@ def _from_sorted(ordered: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
         tau = mean - ((1 - spread) / count).clamp_(min=0).sqrt_()
     size = (tau < s).sum(-1, True).clamp_(min=1)
     return -tau.gather(-1, size - 1), size
-
-
-def topk(s: Tensor, epsilon: float, k: int = 64) -> Tensor:
-    """:func:`sort` on the k largest entries only, k doubled for the rows whose support may be larger."""
-    if k >= s.shape[-1]:
-        return sort(s, epsilon)
-    width, size = _from_sorted(torch.topk(s, k, dim=-1)[0], epsilon)
-    unsolved = (size == k).squeeze(-1).nonzero().squeeze(-1)
-    if unsolved.numel() > 0:
-        width[unsolved] = topk(s[unsolved], epsilon, 2 * k)
-    return width

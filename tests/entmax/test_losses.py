@@ -7,8 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch.autograd import gradcheck
 
-from onmt_entmax.entmax import EntmaxLoss, blocks, entmax, entmax_loss
-from tests.entmax.test_mappings import ALPHAS, entropy, random
+from onmt_entmax.entmax import EntmaxLoss, entmax, entmax_loss
+from onmt_entmax.entmax.cpu import Cpu
+from onmt_entmax.entmax.engine import using
+from tests.entmax.test_functional import ALPHAS, entropy, random
 
 TARGET = torch.tensor([0, 2, -100, 4])
 
@@ -115,19 +117,18 @@ def test_gradcheck(alpha, reduction, smoothing):
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("low", [1.05, 1.3])
-def test_wide_rows_equal_narrow_ones(smoothing, low, monkeypatch):
+def test_blocks_equal_the_reference(smoothing, low):
     # the same rows through blocks and at once, with alpha's gradient, sparse and dense blocks, ignored rows
     d = 530
-    monkeypatch.setattr(blocks, "BLOCK_ENTRIES", 3 * d)
     target = torch.arange(12) * 7
     target[[1, 6, 7, 8]] = -100  # one row of a block, and a whole block
     z = random(12, d) * torch.tensor([0.01, 0.5, 5.0], dtype=torch.float64).repeat(4).sort()[0].unsqueeze(1)
     alpha = torch.linspace(low, 2.3, 12, dtype=torch.float64).unsqueeze(1)
     results = []
-    for wide in (512, 1 << 40):
-        monkeypatch.setattr(blocks, "WIDE", wide)
+    for engine in (Cpu(block_entries=3 * d), "reference"):
         x, a = z.clone().requires_grad_(), alpha.clone().requires_grad_()
-        loss = entmax_loss(x, target, a, "none", label_smoothing=smoothing)
+        with using(engine):
+            loss = entmax_loss(x, target, a, "none", label_smoothing=smoothing)
         results.append((loss.detach(), *torch.autograd.grad(loss, (x, a), random(12, seed=3))))
     for ours, expected in zip(*results):
         torch.testing.assert_close(ours, expected, atol=1e-10, rtol=1e-8)
@@ -166,9 +167,3 @@ def test_mistakes(d):
         entmax_loss(z, torch.tensor([0, 1, 2]))
     with pytest.raises(ValueError, match="-inf"):
         entmax_loss(torch.full((2, d), float("-inf")), torch.tensor([0, 1]))
-
-
-def test_module():
-    z = random(4, 5)
-    found = EntmaxLoss(1.3, "sum", 2, 0.1)(z, torch.tensor([0, 2, 1, 2]))
-    torch.testing.assert_close(found, entmax_loss(z, torch.tensor([0, 2, 1, 2]), 1.3, "sum", 2, 0.1))

@@ -28,7 +28,7 @@ class Model(nn.Module):
 
     def forward(self, tokens, target):
         hidden = self.hidden(self.embeddings(tokens)) * 3
-        return linear_entmax_loss(hidden, self.embeddings.weight, self.bias, target, self.alpha).loss
+        return linear_entmax_loss(hidden, self.embeddings.weight, self.bias, target, self.alpha, "sum").loss
 
 
 def batch():

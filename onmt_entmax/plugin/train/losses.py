@@ -126,6 +126,7 @@ class EntmaxLossCompute(StockLossCompute):
             generator.bias,
             target,
             alpha=self.alpha,
+            reduction="sum",
             ignore_index=self.padding_idx,
             label_smoothing=self.label_smoothing,
             statistics=statistics,

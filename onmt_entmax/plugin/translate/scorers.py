@@ -67,7 +67,7 @@ class ModelScorer:
         hidden, states, attention = self.advance(tokens, states, sentences, parents)
         if best is None:
             return StepOutput(self.log_probs(hidden), states, attention)
-        log_probs, types = log_entmax_topk(self._scores(hidden), best, self.alpha)
+        log_probs, types = log_entmax_topk(self._scores(hidden), self.alpha, best)
         return StepOutput(log_probs, states, attention, types)
 
 

@@ -60,7 +60,9 @@ def measure(alpha=1.5, seed=0, rows=7, vocab=5, ignore=2):
     torch.manual_seed(seed)
     hidden, weight = torch.randn(rows, 4, dtype=torch.float64) * 2, torch.randn(vocab, 4, dtype=torch.float64)
     target = torch.arange(rows) % vocab
-    result = linear_entmax_loss(hidden, weight, None, target, alpha=alpha, ignore_index=ignore, statistics=True)
+    result = linear_entmax_loss(
+        hidden, weight, None, target, alpha=alpha, reduction="sum", ignore_index=ignore, statistics=True
+    )
     attention = entmax(torch.randn(rows, 3, dtype=torch.float64) * 2, 2.0)
     measures = measure_tokens(
         target != ignore,

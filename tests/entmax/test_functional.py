@@ -12,14 +12,14 @@ from torch.autograd import gradcheck
 
 from onmt_entmax.entmax import (
     Entmax,
-    Entmax15,
-    LearnedAlpha,
-    Sparsemax,
     entmax,
     entmax15,
     entmax_backward,
     entmax_forward,
+    entmax_loss,
+    linear_entmax_loss,
     log_entmax,
+    log_entmax_topk,
     sparsemax,
 )
 
@@ -257,15 +257,57 @@ def test_a_million_entries():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("alpha", [1, 1.33, 1.5, 2, 4, "tensor"])
-@pytest.mark.parametrize("d", [8, 800])
-def test_half_precision(dtype, alpha, d):
-    alpha = torch.tensor(1.4, dtype=dtype) if alpha == "tensor" else alpha
-    z = random(4, d, dtype=dtype).requires_grad_()
-    p = entmax(z, alpha)
-    assert p.dtype == dtype
-    torch.testing.assert_close(p.float(), entmax(z.detach().float(), alpha), atol=torch.finfo(dtype).eps, rtol=0)
-    p.backward(random(4, d, dtype=dtype, seed=1))
-    assert z.grad.dtype == dtype and z.grad.isfinite().all()
+@pytest.mark.parametrize("d", [1, 8, 800])
+def test_half_precision_is_float32_rounded_once(dtype, alpha, d):
+    for mapping in (entmax, log_entmax):
+        z, grad = random(4, d, dtype=dtype).requires_grad_(), random(4, d, dtype=dtype, seed=1)
+        a = torch.tensor(1.4, dtype=dtype, requires_grad=True) if alpha == "tensor" else alpha
+        inputs = (z, a) if alpha == "tensor" else (z,)
+        p = mapping(z, a)
+        q = mapping(z.float(), a.float() if alpha == "tensor" else a)
+        assert p.dtype == dtype and torch.equal(p, q.to(dtype))
+        grad = torch.where(p.isfinite(), grad, 0)
+        found = torch.autograd.grad(p, inputs, grad)
+        for mine, exact in zip(found, torch.autograd.grad(q, inputs, grad.float())):
+            assert mine.dtype == dtype and torch.equal(mine, exact)  # which autograd rounds once
+    target = torch.arange(4) % d
+    loss, exact = entmax_loss(z, target, alpha if alpha != "tensor" else a), z.detach().float().requires_grad_()
+    expected = entmax_loss(exact, target, alpha if alpha != "tensor" else a.detach().float())
+    torch.testing.assert_close(loss, expected)
+    (found,), (grad,) = torch.autograd.grad(loss, z), torch.autograd.grad(expected, exact)
+    assert torch.equal(found, grad.to(dtype))
+
+
+def test_float16_sums_do_not_overflow():
+    # sparsemax of 100 zeros: p = .01 each, the gradient g - mean g: 100 * 700 is above 65504
+    z = torch.zeros(100, dtype=torch.float16, requires_grad=True)
+    grad = torch.full((100,), 700.0, dtype=torch.float16)
+    grad[0] = 600  # mean 699
+    sparsemax(z).backward(grad)
+    assert z.grad.tolist() == [-99.0] + [1.0] * 99
+
+
+def test_bfloat16_gradient():
+    # the relative error of sums in bfloat16 is 0.1, of one rounding at most 2 ** -8
+    z, grad = random(4, 800, dtype=torch.bfloat16), random(4, 800, seed=1, dtype=torch.bfloat16)
+    for alpha in (1.33, 1.5, 2):
+        found, exact = z.clone().requires_grad_(), z.double().requires_grad_()
+        entmax(found, alpha).backward(grad)
+        entmax(exact, alpha).backward(grad.double())
+        error = (found.grad.double() - exact.grad).norm() / exact.grad.norm()
+        assert error < 2**-8
+
+
+def test_log_of_a_probability_that_half_precision_rounds_to_zero():
+    # alpha 1.5: thresholds of [0, -x] solve u^2 + (u - x/2)^2 = 1; for u = x/2 + 1e-4 the second entry has p = 1e-8,
+    # below float16's smallest number 6e-8, log p = -18.42
+    x = 2 * ((1 - 1e-8) ** 0.5 - 1e-4)
+    p = torch.tensor([0.0, -x], dtype=torch.float64)
+    torch.testing.assert_close(log_entmax(p, 1.5)[1].item(), math.log(1e-8), atol=1e-6, rtol=0)
+    z = torch.tensor([0.0, -1.9990234375], dtype=torch.float16)  # the nearest number to -1.9998 below 2
+    logs = log_entmax(z, 1.5)
+    assert logs.dtype == torch.float16 and logs.isfinite().all()
+    assert logs[1] == log_entmax(z.double(), 1.5)[1].half()
 
 
 @pytest.mark.parametrize("alpha", [1, 1.33, 1.5, 2, 3, 4, "tensor"])
@@ -302,23 +344,117 @@ def test_log():
     torch.testing.assert_close(grad, torch.tensor([2 / 3, -2 / 3, 0.0], dtype=torch.float64))
 
 
-def test_modules():
-    z = random(2, 5)
-    torch.testing.assert_close(Entmax(1.3, dim=0)(z), entmax(z, 1.3, 0))
-    torch.testing.assert_close(Entmax15()(z), entmax(z, 1.5))
-    torch.testing.assert_close(Sparsemax(dim=0)(z), entmax(z, 2, 0))
-    assert repr(Entmax(1.3)) == "Entmax(alpha=1.3, dim=-1)"
-
-
 @pytest.mark.parametrize("alpha", [0.99, 0, -1, float("nan"), float("inf")])
 def test_alpha_below_one_is_an_error(alpha):
-    with pytest.raises(ValueError, match="alpha"):
-        entmax(torch.zeros(3), alpha)
-    with pytest.raises(ValueError, match="alpha"):
-        Entmax(alpha)
-    if alpha < 1:
+    message = f"Invalid setting for `alpha`: {alpha}.* It must be at least 1"
+    z, wrong = torch.zeros(3), torch.tensor([[1.5], [alpha]])
+    for call in (
+        lambda: entmax(z, alpha),
+        lambda: log_entmax(z, alpha),
+        lambda: log_entmax_topk(z.view(1, 3), alpha),
+        lambda: Entmax(alpha),
+        lambda: Entmax(wrong),
+        lambda: entmax(z.expand(2, 3), wrong),
+        lambda: log_entmax(z.expand(2, 3), wrong),
+        lambda: entmax_loss(z.expand(2, 3), torch.tensor([0, 1]), wrong),
+    ):
         with pytest.raises(ValueError, match="alpha"):
-            entmax(torch.zeros(3), torch.tensor(alpha))
+            call()
+    with pytest.raises(ValueError, match=message):
+        entmax(z, alpha)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.bool, torch.complex64])
+def test_other_numbers_are_errors_that_name_the_dtype(dtype):
+    z = torch.ones(2, 3, dtype=dtype)
+    for call in (
+        lambda: entmax(z),
+        lambda: entmax(z, 1),
+        lambda: log_entmax(z),
+        lambda: log_entmax(z, 1),
+        lambda: log_entmax_topk(z),
+        lambda: entmax_loss(z, torch.tensor([0, 1])),
+        lambda: linear_entmax_loss(z, torch.zeros(5, 3), None, torch.tensor([0, 1])),
+    ):
+        with pytest.raises(ValueError, match=f"dtype {dtype}"):
+            call()
+
+
+@pytest.mark.parametrize("alpha", [*ALPHAS, torch.tensor(1.3), torch.tensor([1.3])])
+def test_a_scalar_is_one_entry(alpha):
+    z = torch.tensor(-3.0, requires_grad=True)
+    for dim in (0, -1):
+        p = entmax(z, alpha, dim)
+        assert p.shape == torch.softmax(z, dim).shape == () and p.item() == 1
+        assert torch.autograd.grad(p, z)[0] == 0
+        assert log_entmax(z, alpha, dim).item() == 0
+    with pytest.raises(IndexError):
+        entmax(z, alpha, 1)
+    with pytest.raises(ValueError, match="-inf"):
+        entmax(torch.tensor(-INF), alpha)
+    with pytest.raises(ValueError, match="must be"):
+        entmax_loss(z, torch.tensor(0), alpha)
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_tensor_alpha_of_any_shape_that_broadcasts(data):
+    shape = data.draw(st.lists(st.sampled_from([0, 1, 2, 3, 70]), min_size=1, max_size=3))
+    dim = data.draw(st.integers(-len(shape), len(shape) - 1))
+    wanted = list(shape)
+    wanted[dim] = 1
+    ones = data.draw(st.lists(st.booleans(), min_size=len(shape), max_size=len(shape)))
+    fewer = [1 if one else size for one, size in zip(ones, wanted)]
+    while fewer and data.draw(st.booleans()) and fewer[0] == 1:
+        fewer = fewer[1:]
+    z = random(*shape).requires_grad_()
+    alpha = (1.1 + random(*[size or 1 for size in fewer], 1).abs().clamp(max=1.5))[..., 0]
+    alpha = alpha[tuple(slice(size) for size in fewer)].requires_grad_()
+    p = entmax(z, alpha, dim)
+    whole = alpha.expand(wanted)
+    assert p.shape == z.shape
+    rows = p.movedim(dim, -1).reshape(-1, shape[dim]) if z.numel() else []
+    scores = z.movedim(dim, -1).reshape(-1, shape[dim]) if z.numel() else []
+    for row, score, a in zip(rows, scores, whole.reshape(-1)):
+        torch.testing.assert_close(row, entmax(score, a.item()), atol=1e-9, rtol=0)
+    assert [g.shape for g in torch.autograd.grad(p.square().sum(), (z, alpha))] == [z.shape, alpha.shape]
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 3, 4), (5, 1, 1, 1), (3, 1)])
+def test_tensor_alpha_that_does_not_broadcast(shape):
+    with pytest.raises(ValueError, match=r"broadcast to \(2, 3, 1\)"):
+        entmax(torch.zeros(2, 3, 4), torch.full(shape, 1.5) if shape != (3, 1) else torch.full((4, 1), 1.5))
+    with pytest.raises(ValueError, match=r"broadcast to \(2, 1\)"):
+        entmax_loss(torch.zeros(2, 4), torch.tensor([0, 1]), torch.full((3,), 1.5))
+
+
+@pytest.mark.parametrize("alpha", [*ALPHAS, "tensor"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_meta_device(alpha, dtype):
+    """A step forward and back that never reads a value."""
+    a = torch.empty(4, 1, device="meta").requires_grad_() if alpha == "tensor" else alpha
+    for d in (1, 20, 1000, 5000):
+        z = torch.empty(4, d, device="meta", dtype=dtype).requires_grad_()
+        loss = entmax_loss(z, torch.empty(4, dtype=torch.int64, device="meta"), a, label_smoothing=0.1)
+        (entmax(z, a).sum() + log_entmax(z, a).sum() + loss).backward()
+        assert z.grad.shape == (4, d) and z.grad.dtype == dtype
+    if alpha == "tensor":
+        assert a.grad.shape == (4, 1)
+    else:
+        logs, places = log_entmax_topk(z, alpha, 3)
+        assert logs.shape == places.shape == (4, 3)
+
+
+@pytest.mark.parametrize("alpha", [1, 1.33, 1.5, 2])
+@pytest.mark.parametrize("shape", [(1, 1), (1, 600), (600, 1), (2, 40)])
+def test_inputs_stay_as_they_are(alpha, shape):
+    z, grad = random(*shape), random(*shape, seed=1)
+    x = z.clone().requires_grad_()
+    p = entmax(x, alpha)
+    before = p.detach().clone()
+    p.backward(grad)
+    log_entmax(x.detach(), alpha), log_entmax_topk(x, alpha, 2), entmax_loss(x, torch.zeros(shape[0]).long(), alpha)
+    assert torch.equal(x, z) and torch.equal(grad, random(*shape, seed=1)) and torch.equal(p, before)
 
 
 def test_large_alpha_is_monotone():
@@ -330,30 +466,41 @@ def test_large_alpha_is_monotone():
     assert (p[:, 1:].diff(dim=0) <= 1e-6).all()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_learned_alpha_stays_inside(dtype):
-    learned = LearnedAlpha((3, 1), start=1.5)
-    optimizer = torch.optim.SGD(learned.parameters(), lr=50.0)
-    for _ in range(200):
-        optimizer.zero_grad()
-        learned().sum().backward()
-        optimizer.step()
-    alpha = learned().detach()
-    assert (alpha < 1.02).all()
-    for pushed in (-1e4, 1e4):
-        with torch.no_grad():
-            learned.raw.fill_(pushed)
-        alpha = learned.to(dtype)()
-        assert ((alpha > 1) & (alpha < 2)).all()
-    p = entmax(random(3, 5, dtype=dtype), alpha)
-    (grad,) = torch.autograd.grad(p.float().square().sum(), alpha)
-    assert grad.isfinite().all() and p.isfinite().all()
+@settings(max_examples=60)
+@given(
+    alpha=st.sampled_from([1, 1.05, 1.33, 1.5, 2, 2.5, 4]),
+    k=st.integers(1, 12),
+    d=st.integers(1, 80),
+    scale=st.sampled_from([1e-3, 0.3, 2.0, 20.0]),
+    seed=st.integers(0, 2**31),
+)
+def test_largest_entries_equal_those_of_the_whole_row(alpha, k, d, scale, seed):
+    generator = torch.Generator().manual_seed(seed)
+    z = torch.randn(7, d, generator=generator, dtype=torch.float64) * scale
+    z[3] /= scale  # rows with supports of another size in the same call
+    logs, places = log_entmax_topk(z, alpha, k)
+    whole = log_entmax(z, alpha)
+    assert logs.shape == places.shape == (7, min(k, d))
+    torch.testing.assert_close(logs, whole.topk(min(k, d), -1).values, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(logs, whole.gather(1, places), rtol=1e-9, atol=1e-9)
+    assert all(len(set(row)) == len(row) for row in places.tolist())
 
 
-def test_learned_alpha_has_a_gradient():
-    learned = LearnedAlpha((2, 1), start=1.3)
-    torch.testing.assert_close(learned(), torch.full((2, 1), 1.3))
-    entmax(random(2, 5, dtype=torch.float32), learned()).square().sum().backward()
-    assert learned.raw.grad.isfinite().all() and (learned.raw.grad != 0).all()
-    with pytest.raises(ValueError, match="start"):
-        LearnedAlpha(start=2.0)
+@pytest.mark.parametrize("alpha", [1.0, 1.33, 1.5, 2.0])
+def test_largest_entries_with_masks_ties_and_nan(alpha):
+    z = torch.full((4, 40), -INF)
+    z[0, 7] = 3.0  # one entry that is not masked
+    z[1, :20] = 1.0  # more ties than are looked at first
+    z[2] = torch.arange(40.0)
+    z[3, 0] = math.nan
+    logs, places = log_entmax_topk(z, alpha, 3)
+    assert logs[0].tolist() == [0, -INF, -INF] and places[0, 0] == 7
+    torch.testing.assert_close(logs[1], torch.full((3,), -math.log(20)))
+    assert places[2].tolist() == [39, 38, 37]
+    assert logs[3, 0].isnan()
+
+
+def test_largest_entries_in_half_precision():
+    z = torch.tensor([[4.0, 1.0, 0.0] + [-9.0] * 20]).half()
+    logs, _ = log_entmax_topk(z, 2.0, 2)
+    assert logs.dtype == torch.float16 and logs.tolist() == [[0, -INF]]

@@ -10,23 +10,23 @@ padded into a small matrix, on which the steps cost next to nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple, Optional, Union
 
 import torch
 from torch import Tensor
 
-from onmt_entmax.entmax import solvers as thresholds
+from onmt_entmax.entmax import solvers
 from onmt_entmax.entmax.solvers import Epsilon, is_convex
 
 GROUP = 16  # entries per group
 COARSER = 4  # groups whose maximum stands for all of them in the first steps
-WIDE = 512  # rows with fewer entries are not worth the effort
-BLOCK_ENTRIES = 1 << 22  # smaller ones pay each operation's overhead more often
 DENSE_SHARE = 0.25  # of a block, taken at a time where all entries are visited in every step: it stays in the cache
 GROUPED_SHARE = 0.08  # of the entries, in groups that reach the bound: above it the whole block is scanned
-CHEAP_SHARE = 0.6  # of the groups that reach the bound: above it a block stays dense where a dense step is cheap,
-DEAR_SHARE = 0.99  # and otherwise; 1 - (1 - share) ** (1 / 16) of the entries is what one expects to find
-FEW_ENTRIES = 1 << 16  # of the matrix of gathered entries: below, padding costs less than taking rows apart
+# Shares of the groups that reach the bound, above which a block stays dense; 1 - (1 - share) ** (1 / 16) of the entries
+# is what one expects to find.
+CHEAP_SHARE = 0.6  # where a dense step is cheap
+EXPENSIVE_SHARE = 0.99  # elsewhere
 HALVINGS = 3
 
 
@@ -42,68 +42,103 @@ class Solution(NamedTuple):
     """A block of solved rows. Shapes ``(n, 1)`` but for the support."""
 
     top: Tensor  # the row's maximum
-    width: Tensor  # see thresholds.py; 1 for alpha = 1
+    width: Tensor  # see solvers.py; 1 for alpha = 1
     total: Tensor  # 1 / the largest probability
     mean: Tensor  # sum p_j (z_j - top)
-    support: Optional[Support]  # None: the block was solved densely, see :func:`fill`
+    support: Optional[Support]  # None: the block was solved densely, see :meth:`Blocks.fill`
 
 
-def block_rows(d: int, share: float = 1.0) -> int:
-    """Rows of ``d`` entries in a block of BLOCK_ENTRIES, or in a ``share`` of one."""
-    return max(1, int(BLOCK_ENTRIES * share) // max(d, 1))
+@dataclass(frozen=True)
+class Blocks:
+    """How rows are taken apart into blocks, and what is solved in them."""
 
+    wide: int = 512  # rows with fewer entries are not worth the effort
+    block_entries: int = 1 << 22  # smaller blocks pay each operation's overhead more often
+    few_entries: int = 1 << 16  # of the matrix of gathered entries: below, padding costs less than taking rows apart
 
-def blocks(n: int, d: int, share: float = 1.0) -> Iterator[slice]:
-    """Slices of ``n`` rows of ``d`` entries, a block each."""
-    size = block_rows(d, share)
-    for start in range(0, n, size):
-        yield slice(start, min(n, start + size))
+    def block_rows(self, d: int, share: float = 1.0) -> int:
+        """Rows of ``d`` entries in a block, or in a ``share`` of one."""
+        return max(1, int(self.block_entries * share) // max(d, 1))
 
+    def parts(self, n: int, d: int, share: float = 1.0) -> Iterator[slice]:
+        """Slices of ``n`` rows of ``d`` entries, a block each."""
+        size = self.block_rows(d, share)
+        for start in range(0, n, size):
+            yield slice(start, min(n, start + size))
 
-def workspace(n: int, d: int, like: Tensor, dtype: torch.dtype, share: float = 1.0) -> Tensor:
-    """Two buffers for :func:`solve`, each for a block: fresh memory is dear on a CPU; shape ``(2, rows, d)``."""
-    return torch.empty(2, min(n, block_rows(d, share)), d, device=like.device, dtype=dtype)
+    def workspace(self, n: int, d: int, dtype: torch.dtype, share: float = 1.0) -> Tensor:
+        """Two scratch buffers for :meth:`solve`: fresh memory is expensive on a CPU; shape ``(2, rows, d)``."""
+        return torch.empty(2, min(n, self.block_rows(d, share)), d, dtype=dtype)
 
+    def solve(self, z: Tensor, epsilon: Epsilon, work: Tensor) -> Solution:
+        """Solve a block of rows.
 
-def solve(z: Tensor, epsilon: Epsilon, work: Tensor) -> Solution:
-    """Solve a block of rows.
+        Args:
+            z: scores, contiguous, float32 or float64, shape ``(n, d)``.
+            epsilon: alpha - 1, at least 0, or a positive tensor of shape ``(n, 1)``.
+            work: from :meth:`workspace`, for at least n rows.
 
-    Args:
-        z: scores, contiguous, float32 or float64, shape ``(n, d)``.
-        epsilon: alpha - 1, at least 0, or a positive tensor of shape ``(n, 1)``.
-        work: from :func:`workspace`, for at least n rows.
+        Raises:
+            ValueError: a row of nothing but ``-inf``.
+        """
+        n, d = z.shape
+        groups = d // GROUP
+        coarse = z.new_empty(n, groups + (d % GROUP > 0))
+        torch.amax(z[:, : groups * GROUP].unflatten(1, (GROUP, groups)), 1, out=coarse[:, :groups])
+        if d % GROUP:
+            coarse[:, groups] = z[:, groups * GROUP :].amax(-1)
+        top = coarse.amax(-1, True)
+        finite = bool(torch.isfinite(top).all())
+        if not finite and bool((top == float("-inf")).any()):
+            raise ValueError("Every score of a slice is -inf: there is nothing to give probability to.")
+        number = isinstance(epsilon, float)
+        start = None
+        if finite and not (number and epsilon == 0):
+            start = _bound((coarse - top).mul_(epsilon), epsilon)
+            found = _gather(z, coarse, top - start / epsilon, number and epsilon in (0.5, 1.0))
+            if found is not None:
+                return _solve_gathered(z, found, top, epsilon, start, self.few_entries)
+        solved = [
+            _solve_densely(
+                z[part],
+                top[part],
+                rows_of(epsilon, part),
+                start if start is None else start[part],
+                work[:, : part.stop - part.start],
+            )
+            for part in self.parts(n, d, DENSE_SHARE)
+        ]
+        return Solution(top, *(torch.cat(parts) for parts in zip(*solved)), None)
 
-    Raises:
-        ValueError: a row of nothing but ``-inf``.
-    """
-    n, d = z.shape
-    groups = d // GROUP
-    coarse = z.new_empty(n, groups + (d % GROUP > 0))
-    torch.amax(z[:, : groups * GROUP].unflatten(1, (GROUP, groups)), 1, out=coarse[:, :groups])
-    if d % GROUP:
-        coarse[:, groups] = z[:, groups * GROUP :].amax(-1)
-    top = coarse.amax(-1, True)
-    finite = bool(torch.isfinite(top).all())
-    if not finite and bool((top == float("-inf")).any()):
-        raise ValueError("Every score of a slice is -inf: there is nothing to give probability to.")
-    number = isinstance(epsilon, float)
-    start = None
-    if finite and not (number and epsilon == 0):
-        start = _bound((coarse - top).mul_(epsilon), epsilon)
-        found = _gather(z, coarse, top - start / epsilon, number and epsilon in (0.5, 1.0))
-        if found is not None:
-            return _solve_gathered(z, found, top, epsilon, start)
-    solved = [
-        _solve_densely(
-            z[part],
-            top[part],
-            _rows_of(epsilon, part),
-            start if start is None else start[part],
-            work[:, : part.stop - part.start],
-        )
-        for part in blocks(n, d, DENSE_SHARE)
-    ]
-    return Solution(top, *(torch.cat(parts) for parts in zip(*solved)), None)
+    def fill(
+        self, z: Tensor, epsilon: Epsilon, solution: Solution, out: Tensor, scale: Optional[Tensor] = None
+    ) -> Tensor:
+        """Write the probabilities of a block, times ``scale`` ``(n, 1)``, into ``out``.
+
+        Args:
+            z: the scores that were solved, shape ``(n, d)``.
+            epsilon: as given to :meth:`solve`.
+            solution: what it returned.
+            out: contiguous, shape and dtype of ``z``; zeros if the solution has a support.
+            scale: 1 if None.
+        """
+        if solution.support is not None:
+            rows, cols, values = solution.support
+            if scale is not None:
+                values = values * scale.squeeze(-1).index_select(0, rows)
+            out.view(-1)[rows * out.shape[1] + cols] = values
+            return out
+        factor = solution.total.reciprocal() if scale is None else scale / solution.total
+        for part in self.parts(*z.shape, DENSE_SHARE):
+            _fill_densely(
+                z[part],
+                rows_of(epsilon, part),
+                solution.top[part],
+                solution.width[part],
+                factor[part],
+                out[part],
+            )
+        return out
 
 
 def _solve_densely(
@@ -120,10 +155,10 @@ def _solve_densely(
     if start is not None and is_convex(epsilon):
         start = _sampled(scaled, epsilon, start)
     # Newton stops one step early: the last evaluation, which is needed anyway, says whether that was right
-    width = thresholds.newton(scaled, epsilon, start, other, early=True)
+    width = solvers.newton(scaled, epsilon, start, other, early=True)
     total, mean = _evaluate(scaled, epsilon, width, other)
-    if bool(((width * total**epsilon - 1).abs_() > thresholds.tolerance(scaled)).any()):
-        width = thresholds.newton(scaled, epsilon, width, other)
+    if bool(((width * total**epsilon - 1).abs_() > solvers.tolerance(scaled)).any()):
+        width = solvers.newton(scaled, epsilon, width, other)
         total, mean = _evaluate(scaled, epsilon, width, other)
     return width, total, mean
 
@@ -132,11 +167,20 @@ def _bound(maxima: Tensor, epsilon: Epsilon) -> Tensor:
     """A width that is at least the row's, from its groups' maxima ``(n, groups)``, scaled as scores are; ``(n, 1)``."""
     few = maxima.shape[1] // COARSER
     if not is_convex(epsilon) or few < COARSER or (isinstance(epsilon, float) and epsilon in (0.5, 1.0)):
-        return thresholds.bound(maxima, epsilon)
-    # where a step is dear, most are taken on a quarter of the maxima (and on the rest: the largest must be among them)
+        return _upper_width(maxima, epsilon)
+    # where a step is expensive, most are taken on a quarter of the maxima and the rest: the largest must be among them
     coarser = maxima[:, : few * COARSER].unflatten(1, (COARSER, few)).amax(1)
-    start = thresholds.bound(torch.cat([coarser, maxima[:, few * COARSER :]], 1), epsilon)
-    return thresholds.bound(maxima, epsilon, 1, start)
+    start = _upper_width(torch.cat([coarser, maxima[:, few * COARSER :]], 1), epsilon)
+    return _upper_width(maxima, epsilon, 1, start)
+
+
+def _upper_width(s: Tensor, epsilon: Epsilon, steps: int = 5, start: Optional[Tensor] = None) -> Tensor:
+    """A width that is at least the solution's, from part of the rows' entries; shape ``(n, 1)``.
+
+    ``start`` is where Newton's steps begin for alpha <= 2, 1 if None.
+    """
+    width = solvers.newton(s, epsilon, start, steps=steps) if is_convex(epsilon) else solvers.newton(s, epsilon)
+    return width.mul(1 + 1e-5).clamp_(max=1)  # rounding must not take it below
 
 
 def _evaluate(scaled: Tensor, epsilon: Epsilon, width: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
@@ -147,7 +191,7 @@ def _evaluate(scaled: Tensor, epsilon: Epsilon, width: Tensor, out: Tensor) -> t
         squares = norm * norm
         cubes = u.mul_(u.square()).sum(-1, True)
         return squares / (width * width), 2 * (cubes / squares - width)
-    r = thresholds.ratios(scaled, epsilon, width, out)
+    r = solvers.ratios(scaled, epsilon, width, out)
     total = r.sum(-1, True)
     return total, r.mul_(scaled.clamp_(min=-1)).sum(-1, True) / (total * epsilon)
 
@@ -156,10 +200,7 @@ def _sampled(scaled: Tensor, epsilon: Epsilon, bound: Tensor) -> Tensor:
     """The width that gives every 16th entry a 16th of the mass, where it is below ``bound``; shape ``(n, 1)``."""
     factor = GROUP**epsilon
     sample = scaled[:, ::GROUP] * factor
-    width = bound * factor
-    for _ in range(4):
-        _, width = thresholds.norm_and_step(sample, epsilon, width, None)
-    guess = width / factor
+    guess = solvers.newton(sample, epsilon, bound * factor, steps=4) / factor
     return torch.where((guess > 0) & (guess < bound), guess, bound)
 
 
@@ -189,13 +230,15 @@ def _gather(z: Tensor, coarse: Tensor, floor: Tensor, cheap: bool) -> Optional[t
             keep &= (group != groups).unsqueeze(-1) | (offset < d % GROUP)
         chosen = keep.view(-1).nonzero().squeeze(-1)
         return flat.view(-1).index_select(0, chosen), values.view(-1).index_select(0, chosen)
-    if share > (CHEAP_SHARE if cheap else DEAR_SHARE):
+    if share > (CHEAP_SHARE if cheap else EXPENSIVE_SHARE):
         return None
     flat = (z > floor).view(-1).nonzero().squeeze(-1)
     return flat, flat_z.index_select(0, flat)
 
 
-def _solve_gathered(z: Tensor, found: tuple[Tensor, Tensor], top: Tensor, epsilon: Epsilon, start: Tensor) -> Solution:
+def _solve_gathered(
+    z: Tensor, found: tuple[Tensor, Tensor], top: Tensor, epsilon: Epsilon, start: Tensor, few_entries: int
+) -> Solution:
     """Solve on the entries found, padded to a matrix of shape (n, largest number of entries in a row)."""
     n, d = z.shape
     flat, values = found
@@ -203,7 +246,7 @@ def _solve_gathered(z: Tensor, found: tuple[Tensor, Tensor], top: Tensor, epsilo
     counts = torch.bincount(rows, minlength=n)
     place = torch.arange(flat.numel(), device=z.device) - (counts.cumsum(0) - counts).index_select(0, rows)
     values = values - top.squeeze(-1).index_select(0, rows)
-    kinds = _of_similar_length(counts)
+    kinds = _of_similar_length(counts, few_entries)
     if len(kinds) == 1:
         width, total, mean, p = _solve_padded(values, rows, place, counts, epsilon, start)
     else:
@@ -213,7 +256,7 @@ def _solve_gathered(z: Tensor, found: tuple[Tensor, Tensor], top: Tensor, epsilo
             row = number.index_select(0, rows)
             entries = (row >= 0).nonzero().squeeze(-1)
             mine = (part.index_select(0, entries) for part in (values, row, place))
-            of_rows = counts.index_select(0, members), _rows_of(epsilon, members), start.index_select(0, members)
+            of_rows = counts.index_select(0, members), rows_of(epsilon, members), start.index_select(0, members)
             *solved, found_p = _solve_padded(*mine, *of_rows)
             p.index_copy_(0, entries, found_p)
             for whole, part in zip((width, total, mean), solved):
@@ -224,14 +267,14 @@ def _solve_gathered(z: Tensor, found: tuple[Tensor, Tensor], top: Tensor, epsilo
     return Solution(top, width, total, mean, support)
 
 
-def _rows_of(epsilon: Epsilon, rows: Union[slice, Tensor]) -> Epsilon:
-    return epsilon if isinstance(epsilon, float) else epsilon[rows]
+def rows_of(value: Epsilon, rows: Union[slice, Tensor]) -> Epsilon:
+    return value if isinstance(value, float) else value[rows]
 
 
-def _of_similar_length(counts: Tensor) -> list[Tensor]:
+def _of_similar_length(counts: Tensor, few_entries: int) -> list[Tensor]:
     """Rows by how many entries were found in them, halving: one flat row must not fill up all others with padding."""
     most = int(counts.max())
-    if counts.numel() * most <= max(2 * int(counts.sum()), FEW_ENTRIES):
+    if counts.numel() * most <= max(2 * int(counts.sum()), few_entries):
         return [torch.arange(counts.numel())]
     kind = (most // counts.clamp(min=1)).float().log2().long().clamp_(max=HALVINGS)
     kinds = [(kind == k).nonzero().squeeze(-1) for k in range(HALVINGS + 1)]
@@ -259,40 +302,11 @@ def _solve_padded(
     s = values.new_full((counts.numel(), k), float("-inf"))
     s.view(-1)[at] = values
     s.mul_(epsilon)
-    width = thresholds.newton(s, epsilon, start)
-    r = thresholds.ratios(s, epsilon, width)
+    width = solvers.newton(s, epsilon, start)
+    r = solvers.ratios(s, epsilon, width)
     total = r.sum(-1, True)
     mean = (r * s.clamp_(min=-1)).sum(-1, True) / (total * epsilon)
     return width, total, mean, r.div_(total).view(-1).index_select(0, at)
-
-
-def fill(z: Tensor, epsilon: Epsilon, solution: Solution, out: Tensor, scale: Optional[Tensor] = None) -> Tensor:
-    """Write the probabilities of a block, times ``scale`` ``(n, 1)``, into ``out``.
-
-    Args:
-        z: the scores that were solved, shape ``(n, d)``.
-        epsilon: as given to :func:`solve`.
-        solution: what it returned.
-        out: contiguous, shape and dtype of ``z``; zeros if the solution has a support.
-        scale: 1 if None.
-    """
-    if solution.support is not None:
-        rows, cols, values = solution.support
-        if scale is not None:
-            values = values * scale.squeeze(-1).index_select(0, rows)
-        out.view(-1)[rows * out.shape[1] + cols] = values
-        return out
-    factor = solution.total.reciprocal() if scale is None else scale / solution.total
-    for part in blocks(*z.shape, DENSE_SHARE):
-        _fill_densely(
-            z[part],
-            _rows_of(epsilon, part),
-            solution.top[part],
-            solution.width[part],
-            factor[part],
-            out[part],
-        )
-    return out
 
 
 def _fill_densely(z: Tensor, epsilon: Epsilon, top: Tensor, width: Tensor, factor: Tensor, out: Tensor) -> None:
@@ -308,4 +322,4 @@ def _fill_densely(z: Tensor, epsilon: Epsilon, top: Tensor, width: Tensor, facto
             out.mul_(factor * (epsilon / width) ** (1 / epsilon))
             return
     # copied only for alpha > 2, elsewhere it is `out` already
-    out.copy_(thresholds.ratios(out.mul_(epsilon), epsilon, width, out).mul_(factor))
+    out.copy_(solvers.ratios(out.mul_(epsilon), epsilon, width, out).mul_(factor))

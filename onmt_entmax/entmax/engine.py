@@ -1,0 +1,125 @@
+"""Which code solves: the reference, for any device and dtype, or an engine, faster on one kind of device.
+
+The environment variable ``ONMT_ENTMAX_ENGINE`` names it: ``auto`` (the default: the engine made for the tensors, else
+the reference), ``reference`` (which also does without blocks of logits and shortcuts), or an engine, where tensors that
+it cannot serve are an error. Results are the same up to rounding. Inside torch.compile the reference is traced,
+whatever the variable says: the compiler makes it fast.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from typing import Optional, Protocol, Union
+
+import torch
+from torch import Tensor
+
+VARIABLE = "ONMT_ENTMAX_ENGINE"
+
+
+class Engine(Protocol):
+    """What an engine offers. Each method returns None where the reference is as fast, which then takes over."""
+
+    name: str
+
+    def serves(self, x: Tensor) -> bool:
+        """Whether tensors like this one are of the engine's kind."""
+
+    def entmax(self, scores: Tensor, alpha: Union[float, Tensor]) -> Optional[Tensor]:
+        """Probabilities over the last dimension; a tensor alpha has shape ``(..., 1)``."""
+
+    def losses(
+        self, scores: Tensor, target: Tensor, alpha: Union[float, Tensor], ignore_index: int, smoothing: float
+    ) -> Optional[Tensor]:
+        """Losses ``(n,)`` of scores ``(n, d)``, differentiable."""
+
+    def logits_solver(self, rows: int, hidden: Tensor, weight: Tensor, alpha: float) -> object:
+        """What :mod:`~onmt_entmax.entmax.linear_loss` solves a block of logits with: see ``solve_at_once`` there."""
+
+
+@cache
+def engines() -> dict[str, Engine]:
+    """All engines, by name."""
+    from onmt_entmax.entmax.cpu import Cpu  # here, as engines build on the reference, which asks for them
+
+    return {"cpu": Cpu()}
+
+
+_override: ContextVar[Union[str, Engine, None]] = ContextVar("engine", default=None)
+
+
+@contextmanager
+def using(engine: Union[str, Engine]) -> Iterator[None]:
+    """Take this engine inside the block, whatever the environment says: a name, or an engine with its own settings."""
+    token = _override.set(engine)
+    try:
+        yield
+    finally:
+        _override.reset(token)
+
+
+def asked_engine() -> Union[str, Engine]:
+    """What the environment (or :func:`using`) asks for.
+
+    Raises:
+        ValueError: a name that does not exist.
+    """
+    asked = _override.get()
+    if asked is None:
+        asked = os.environ.get(VARIABLE) or "auto"
+    if isinstance(asked, str) and asked not in ("auto", "reference") and asked not in engines():
+        valid = ", ".join(["auto", "reference", *engines()])
+        raise ValueError(f"Invalid setting for `{VARIABLE}`: {asked}. Valid choices: {valid}.")
+    return asked
+
+
+def engine_for(x: Tensor) -> Optional[Engine]:
+    """The engine for tensors like ``x``; None is the reference. The one place that chooses.
+
+    Raises:
+        ValueError: a name that does not exist, or an engine that cannot serve ``x``.
+    """
+    if is_compiling():
+        return None
+    asked = asked_engine()
+    if asked == "auto":
+        return next((engine for engine in engines().values() if engine.serves(x)), None)
+    if asked == "reference":
+        return None
+    engine = engines()[asked] if isinstance(asked, str) else asked
+    if not engine.serves(x):
+        raise ValueError(
+            f"Invalid setting for `{VARIABLE}`: {engine.name}. It cannot serve tensors on the device {x.device.type}; "
+            "choose auto or reference."
+        )
+    return engine
+
+
+def is_reference() -> bool:
+    """Whether the reference is asked for, without any shortcut."""
+    return not is_compiling() and asked_engine() == "reference"
+
+
+def is_compiling() -> bool:
+    """Whether torch.compile is tracing, when control flow may not depend on values."""
+    flag = getattr(torch.compiler, "is_compiling", None)
+    return bool(flag()) if flag is not None else False
+
+
+def free_to_read(x: Tensor) -> bool:
+    """Whether reading a value of ``x`` costs nothing: on the CPU, outside torch.compile."""
+    return x.device.type == "cpu" and not is_compiling()
+
+
+def can_read(x: Tensor) -> bool:
+    """Whether a value of ``x`` can be read, although that may synchronise with the device.
+
+    Not in torch.compile, nor on the meta device, nor while a CUDA graph is captured.
+    """
+    if is_compiling() or x.is_meta:
+        return False
+    return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
