@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 WARN_ABOVE = 0.10  # share of unknown tokens; far more than a test set of the same task has
+
+
+NAMED = 5  # unknown tokens
 
 
 class UnknownTokens:
     """Counts the unknown tokens of a run, side by side (``source``, ``target``).
 
     ``str`` of it is the sentence for the log, e.g. ``Unknown tokens: source 0.3% (12 of 4000), target 0.0% (0 of
-    3100).``, with a second one that warns above 10%. It is empty before anything is counted.
+    3100).``, with a second one that warns above 10% and names some. It is empty before anything is counted.
     """
 
     def __init__(self) -> None:
         self._counts: dict[str, list[int]] = {}
+        self._examples: list[str] = []
 
-    def add(self, side: str, unknown: int, total: int) -> None:
-        """Count ``total`` tokens, ``unknown`` of them not in the vocabulary."""
+    def add(self, side: str, unknown: int, total: int, examples: Iterable[str] = ()) -> None:
+        """Count ``total`` tokens, ``unknown`` of them not in the vocabulary.
+
+        Args:
+            side: of the text.
+            unknown: number of tokens.
+            total: number of tokens.
+            examples: unknown tokens; the first few are named.
+        """
+        if len(self._examples) < NAMED:
+            self._examples = list(dict.fromkeys([*self._examples, *examples]))[:NAMED]
         counts = self._counts.setdefault(side, [0, 0])
         counts[0] += unknown
         counts[1] += total
@@ -41,5 +56,7 @@ class UnknownTokens:
             return ""
         sentence = f"Unknown tokens: {', '.join(parts)}."
         if self.too_many:
+            if self._examples:
+                sentence += f" Some are {', '.join(map(repr, self._examples))}."
             sentence += f" Is the {' and the '.join(self.too_many)} text prepared as the model's training text was?"
         return sentence

@@ -27,3 +27,10 @@ def test_more_than_a_tenth_is_asked_about():
     counts.add("target", 3, 3)
     assert counts.too_many == ["source", "target"]
     assert str(counts).endswith("Is the source and the target text prepared as the model's training text was?")
+
+
+def test_a_few_unknown_tokens_are_named():
+    counts = UnknownTokens()
+    counts.add("source", 3, 4, ["x", "y", "x"])
+    counts.add("source", 4, 4, ["\u00a0", "u", "v", "w"])
+    assert " Some are 'x', 'y', '\\xa0', 'u', 'v'. Is the source text" in str(counts)

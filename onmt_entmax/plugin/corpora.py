@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from onmt.constants import CorpusName, ModelTask
+from onmt.constants import CorpusName, CorpusTask, ModelTask
+from onmt.transforms import AVAILABLE_TRANSFORMS
 
 from onmt_entmax.errors import UserError
 from onmt_entmax.files import count_lines, read_lines, split_tokens
 from onmt_entmax.plugin.entry_points import one_line_errors
 
+NOTHING_LEFT = "the transforms leave nothing of the line"
 _COUNTED = re.compile(r"^(.*)[\t ](\d+)$", re.DOTALL)
 
 
@@ -144,6 +146,56 @@ def tensorify(stock):
         return batch
 
     return tensorify
+
+
+class _Stages:
+    """Stands for a pipe of transforms while decoding: remembers which of them left out a line.
+
+    Attributes:
+        reasons: number of a line, from 0 -> why it is not among the outputs.
+    """
+
+    def __init__(self, pipe) -> None:
+        self.pipe, self.reasons = pipe, {}
+
+    def batch_apply(self, batch: list, **kwargs) -> list:
+        """See stock's ``TransformPipe``."""
+        for transform in self.pipe.transforms:
+            before = {example["cid_line_number"] for example, _, _ in batch}
+            batch = transform.batch_apply(batch, stats=self.pipe.statistics, **kwargs) or []
+            name = next((name for name, kind in AVAILABLE_TRANSFORMS.items() if type(transform) is kind), "of your own")
+            for line in before - {example["cid_line_number"] for example, _, _ in batch}:
+                self.reasons[line] = f"left out by transform {name}"
+        return batch
+
+
+def read_bucket(stock):
+    def _tuple_to_json_with_tokIDs(self, tuple_bucket):
+        """While decoding a blank line meets no transform, and lines that one leaves out are remembered."""
+        if self.task != CorpusTask.INFER:
+            return stock(self, tuple_bucket)
+        if not hasattr(self, "left_out"):
+            self.left_out = {}
+        filled = [entry for entry in tuple_bucket if any(entry[0]["src"])]
+        if not filled:
+            return []
+        stages = _Stages(filled[0][1])
+        lines = [example["cid_line_number"] for example, _, _ in filled]
+        bucket = stock(self, [(example, stages, corpus) for example, _, corpus in filled])
+        found = {example["cid_line_number"] for example in bucket}
+        self.left_out.update({line: stages.reasons.get(line, NOTHING_LEFT) for line in lines if line not in found})
+        return bucket
+
+    return _tuple_to_json_with_tokIDs
+
+
+def filter_too_long(stock):
+    def apply(self, example, *args, **kwargs):
+        if example["tgt"] is not None:
+            return stock(self, example, *args, **kwargs)
+        return example if stock(self, {**example, "tgt": []}, *args, **kwargs) is not None else None
+
+    return apply
 
 
 def process_bucket(stock):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Callable
 
 import torch
 from tqdm import tqdm
 
+from onmt_entmax.engines.cpu.products import products
 from onmt_entmax.errors import UserError, invalid_setting
 from onmt_entmax.plugin.alphas import alpha_of
 from onmt_entmax.unknown import UnknownTokens
@@ -16,6 +18,21 @@ if TYPE_CHECKING:
     from onmt_entmax.search.scorer import Scorer
 
 FEATURE_MARK = "￨"  # U+FFE8, between a word and its features
+
+
+@contextmanager
+def float32_products(on_gpu: bool, wanted: str = "auto", log: Callable[[str], object] | None = None) -> Iterator[None]:
+    """Multiply float32 matrices as option ``matmul_precision`` says, for translate and for our own commands alike.
+
+    Args:
+        on_gpu: whether the model runs there: older PyTorch has one setting for both, which would round there.
+        wanted: the option.
+        log: told where products are less exact than float32.
+    """
+    with products("fp32" if on_gpu else wanted) as found:
+        if log is not None and found.precision != "fp32":
+            log(f"Matrix products: {found.library}, {found.precision} ({found.reason})")
+        yield
 
 
 def generator_alpha(model) -> float:

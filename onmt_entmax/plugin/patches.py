@@ -25,7 +25,7 @@ from onmt_entmax.plugin.modules import (
 )
 from onmt_entmax.plugin.train import data, losses, main, optimiser, rate, report, saver, trainer
 from onmt_entmax.plugin.train import options as train_options
-from onmt_entmax.plugin.translate import decoding, server
+from onmt_entmax.plugin.translate import output, server
 from onmt_entmax.plugin.translate.translator import SparseTranslator
 
 
@@ -52,6 +52,7 @@ def _instead(ours: Any) -> Callable[[Any], Any]:
 
 _PARSER = "onmt.utils.parse:ArgumentParser"
 _OPTIMIZER = "onmt.utils.optimizers:Optimizer"
+_SERVER = "onmt.translate.translation_server"
 _ENGINE = "onmt.inference_engine:InferenceEnginePY"
 
 TABLE = (
@@ -94,6 +95,13 @@ TABLE = (
     Patch("onmt.inputters.dynamic_iterator", "numericalize", corpora.numericalize, "the same, bound here too"),
     Patch("onmt.inputters.text_utils", "tensorify", corpora.tensorify, "forgets unknown tokens as they were given"),
     Patch("onmt.inputters.dynamic_iterator", "tensorify", corpora.tensorify, "the same, bound here too"),
+    Patch(
+        "onmt.inputters.dynamic_iterator:DynamicDatasetIter",
+        "_tuple_to_json_with_tokIDs",
+        corpora.read_bucket,
+        "lines that a transform leaves out vanish when decoding, and a prefix fills blank ones",
+    ),
+    Patch("onmt.transforms.misc:FilterTooLongTransform", "apply", corpora.filter_too_long, "needs a target"),
     # checkpoints and models
     Patch("onmt.models.model_saver", "load_checkpoint", checkpoints.load_checkpoint, "one line for what can't load"),
     Patch("onmt.model_builder", "load_checkpoint", checkpoints.load_checkpoint, "the same, bound here too"),
@@ -130,11 +138,17 @@ TABLE = (
     Patch(_OPTIMIZER, "load_state_dict", rate.load_state_dict, "the same, read back"),
     Patch(_OPTIMIZER, "from_opt", rate.from_opt, "says where the learning rate comes from"),
     # decoding
-    Patch("onmt.translate.translator", "build_translator", decoding.build_translator, "a late output file"),
+    Patch("onmt.translate.translator", "build_translator", output.build_translator, "a late output file"),
     Patch("onmt.translate.translator", "Translator", _instead(SparseTranslator), "our search"),
     Patch("onmt.translate", "Translator", _instead(SparseTranslator), "the same, bound here too"),
     Patch("onmt.utils.scoring_utils", "Translator", _instead(SparseTranslator), "the same, bound here too"),
-    Patch("onmt.translate.translation_server:TranslationServer", "run", server.run, "certificates in answers"),
+    Patch(f"{_SERVER}:TranslationServer", "start", server.start, "a broken configuration is a traceback"),
+    Patch(f"{_SERVER}:TranslationServer", "run", server.run, "certificates in answers; `-Infinity` is no JSON"),
+    Patch(f"{_SERVER}:ServerModel", "parse_opt", server.parse_opt, "takes `false` for true"),
+    Patch(f"{_SERVER}:ServerModel", "maybe_detokenize_with_align", server.split_alignment, "`report_align` crashes it"),
+    Patch(_SERVER, "parse_features", corpora.parse_features, "U+FFE8 in a text crashes it"),
+    Patch(_SERVER, "build_translator", server.build_translator, "weights of alignments in answers"),
+    Patch(_SERVER, "textbatch_to_tensor", server.textbatch_to_tensor, "a `ref` in some inputs only crashes it"),
     Patch(_ENGINE, "__init__", one_line_errors, "a user's mistake takes one line"),
     Patch(_ENGINE, "_translate", one_line_errors, "a user's mistake takes one line"),
     Patch(_ENGINE, "terminate", entry_points.terminate, "closes the output file"),

@@ -267,30 +267,9 @@ def attention_rows(hypothesis: Hypothesis, source_length: int) -> list[list[floa
     return None if weights is None else weights[:, :source_length].tolist()
 
 
-def blank_line_result() -> SearchResult:
-    """The result for a blank input line, on which no model is run."""
-    return SearchResult([], Certificate(reason=BLANK_LINE))
-
-
 def void_record(line: int, reason: str = BLANK_LINE) -> dict[str, Any]:
     """The record of an input line that was not searched."""
     return certificate_record(SearchResult([], Certificate(reason=reason)), line, str)
-
-
-def records_per_input(records: Sequence[dict[str, Any]], filled: Sequence[bool]) -> list[dict[str, Any]]:
-    """One record per input, from those of the inputs that are not blank, numbered anew.
-
-    Args:
-        records: in order. Their number is another one where inputs were split: then nobody has a certificate.
-        filled: whether each input is anything but blank.
-    """
-    split = len(records) != sum(filled)
-    rest = iter(records)
-    lines = enumerate(filled, 1)
-    return [
-        {**(void_record(0, SEVERAL_SEGMENTS) if split else next(rest)), "line": line} if full else void_record(line)
-        for line, full in lines
-    ]
 
 
 def read_certificates(path: str | os.PathLike[str]) -> list[dict[str, Any]]:

@@ -24,10 +24,8 @@ from onmt_entmax.search.result import (
     Hypothesis,
     SearchResult,
     attention_record,
-    blank_line_result,
     certificate_record,
     read_certificates,
-    records_per_input,
     void_record,
 )
 from onmt_entmax.search.settings import SearchSettings
@@ -189,7 +187,7 @@ def test_json_line():
 
 
 def test_blank_line():
-    assert certificate_record(blank_line_result(), 3, str) == {
+    assert void_record(3) == {
         "line": 3,
         "hypotheses": [],
         "complete": None,
@@ -226,18 +224,6 @@ def test_rates_for_the_log():
         "no certificate for 1 (blank input line)"
     )
     assert rates() == "of 0 lines"
-
-
-def test_records_of_inputs_count_blank_ones():
-    found = [certificate_record(SearchResult([], Certificate(found=3)), 1, str)]
-    blank, full = records_per_input(found, [False, True])
-    assert (blank["line"], blank["reason"]) == (1, "blank input line")
-    assert (full["line"], full["reason"], full["found"]) == (2, None, 3)
-    # two results for one input: the server has split it
-    split, blank = records_per_input(found * 2, [True, False])
-    assert (split["line"], split["reason"]) == (1, "the input was split into several segments")
-    assert blank["reason"] == "blank input line" and split.keys() == blank.keys()
-    assert records_per_input([], []) == []
 
 
 def test_written_certificates_are_read_again(tmp_path):

@@ -3,25 +3,42 @@
 from __future__ import annotations
 
 import itertools
-import threading
+import math
 import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple, Optional
 
 import onmt.translate
 from onmt.constants import CorpusTask, DefaultTokens
 from onmt.transforms import TransformPipe
-from onmt.utils.alignment import build_align_pharaoh
+from onmt.utils.logging import logger
 from onmt.utils.misc import report_matrix
+from torch import Tensor
 from tqdm import tqdm
 
 from onmt_entmax.errors import invalid_setting
-from onmt_entmax.files import WholeFile, json_line
+from onmt_entmax.files import BLANK_LINE, WholeFile, cannot_write, json_line
 from onmt_entmax.plugin.corpora import check_parallel
 from onmt_entmax.plugin.translate.batching import in_groups
-from onmt_entmax.search.result import CertificateRates, attention_record, blank_line_result, certificate_record
+from onmt_entmax.search.result import CertificateRates, attention_record, certificate_record, void_record
 from onmt_entmax.unknown import UnknownTokens
 
-# of the run that this thread finished last: the server's own code passes on lists of text only
-LATEST = threading.local()
+
+class Score(float):
+    """The score of a hypothesis, with the certificate of its input.
+
+    The server's own code passes on lists of text and of numbers. It adds up the scores of an input's segments and
+    divides by their number, so that the certificate arrives where an input is one segment, and else is gone.
+    """
+
+    certificate: dict
+
+    def __radd__(self, other):
+        return self if other == 0 else float(self) + other
+
+    def __truediv__(self, other):
+        return self if other == 1 else float(self) / other
 
 
 class Predictions(list):
@@ -30,35 +47,112 @@ class Predictions(list):
     certificates: list[dict] | None = None
 
 
-class _JsonLines:
-    """A file of JSON lines that appears under its name when it is whole; does nothing without a path.
+class LateOutput:
+    """Opens the output file at the first write: a model that cannot be loaded leaves earlier predictions alone.
 
-    The path ``-`` stands for no file: the records are only kept, for the Python API and the server.
+    Raises:
+        UserError: the disk's error, in one line.
     """
 
-    def __init__(self, path: str, keep: bool = False) -> None:
-        self.path, self.keep, self.records = path, keep, []
-        self.file: WholeFile | None = None  # made late: a model that cannot be loaded leaves an earlier file alone
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.file = None
+
+    def write(self, text: str) -> int:
+        """Append text."""
+        try:
+            if self.file is None:
+                self.file = open(self.path, "w", encoding="utf-8", newline="\n")  # noqa: SIM115
+            return self.file.write(text)
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+
+    def flush(self) -> None:
+        """Flush, and make the file exist even where nothing was written."""
+        self.write("")
+        try:
+            self.file.flush()
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+
+    def close(self) -> None:
+        """Close; nothing happens a second time."""
+        if self.file is not None:
+            self.file.close()
+
+
+def build_translator(stock):
+    def build_translator(opt, device_id=0, report_score=True, logger=None, out_file=None):
+        return stock(opt, device_id, report_score, logger, LateOutput(opt.output) if out_file is None else out_file)
+
+    return build_translator
+
+
+class _Records:
+    """A file of JSON lines that appears under its name when it is whole; without a path, or with ``-``, no file."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.file: Optional[WholeFile] = None  # made late: a model that cannot be loaded leaves an earlier file alone
 
     def write(self, record: dict) -> None:
-        if self.path != "-":
+        if self.path not in ("", "-"):
             self.file = self.file or WholeFile(self.path)
             self.file.write((json_line(record) + "\n").encode("utf-8"))
-        if self.keep:
-            self.records.append(record)
 
-    def finish(self) -> bool:
-        """Put the file in its place; returns whether records were asked for."""
-        if self.path in ("", "-"):
-            return self.path == "-"
-        self.file = self.file or WholeFile(self.path)  # no input lines: an empty file
-        self.file.finish()
-        return True
+    def finish(self) -> None:
+        """Put the file in its place; without input lines it is empty."""
+        if self.path not in ("", "-"):
+            self.file = self.file or WholeFile(self.path)
+            self.file.finish()
 
     def discard(self) -> None:
         """Remove what was written, after a failure."""
         if self.file is not None:
             self.file.discard()
+
+
+class _Line(NamedTuple):
+    """What is to be written for one input line, until its turn comes.
+
+    Attributes:
+        number: of the line, from 0.
+        texts: the n-best outputs.
+        scores: of them.
+        certificate: record of the certificates file, where asked for.
+        attention: record of the attention file, where asked for.
+        details: for the log: stock's object and the tokens of the source.
+    """
+
+    number: int
+    texts: list[str]
+    scores: list[float]
+    certificate: dict | None = None
+    attention: dict | None = None
+    details: tuple[object, list[str]] | None = None
+
+
+class _Total:
+    """Sums over lines, for one line of the log each."""
+
+    def __init__(self) -> None:
+        self.score = self.log_prob = 0.0
+        self.lines = self.tokens = 0
+
+    def add(self, score: float, log_prob: float, tokens: int) -> None:
+        self.score += score
+        self.log_prob += log_prob
+        self.tokens += tokens
+        self.lines += 1
+
+    def text(self, name: str, has_perplexity: bool) -> str:
+        """E.g. ``PRED SCORE: -0.2500, PRED PPL: 1.28, NB SENTENCES: 4``; a perplexity is per token, ends included."""
+        if self.lines == 0:
+            return f"{name} No translations"
+        parts = [f"{name} SCORE: {self.score / self.lines:.4f}"]
+        if has_perplexity and self.tokens and math.isfinite(self.log_prob):
+            parts.append(f"{name} PPL: {math.exp(min(-self.log_prob / self.tokens, 700.0)):.2f}")
+        return ", ".join([*parts, f"NB SENTENCES: {self.lines}"])
 
 
 class Outputs:
@@ -70,6 +164,10 @@ class Outputs:
         transform: stock's transforms by name, or None.
         attn_debug: log the attention of the best hypothesis.
         align_debug: log the alignment of the best hypothesis.
+
+    Attributes:
+        scores: per input a list of ``n_best``; empty unless the translator keeps results.
+        predictions: the same of texts.
     """
 
     def __init__(self, translator, infer_iter, transform, attn_debug, align_debug) -> None:
@@ -81,12 +179,16 @@ class Outputs:
         )
         self.scores: list[list[float]] = []
         self.predictions = Predictions()
+        if translator.certificates_file:
+            self.predictions.certificates = []
         self.rates = CertificateRates()
+        self.certificates = _Records(translator.certificates_file)
+        self.attention = _Records(translator.attention_file)
+        self.predicted, self.gold = _Total(), _Total()
         self.unknown = UnknownTokens()
-        self.certificates = _JsonLines(translator.certificates_file, keep=True)
-        self.attention = _JsonLines(translator.attention_file)
-        self.totals = {"score": 0.0, "words": 0, "gold_score": 0.0, "scored": 0}
-        self.has_gold = False
+        self.words = 0
+        self.has_targets = False
+        self.left_out: Counter[str] = Counter()  # reasons
         self.next_line = 0
         self.sentence_numbers = itertools.count(1)
         self.n_lines = self._count_input_lines()
@@ -96,52 +198,72 @@ class Outputs:
         if getattr(self.infer_iter, "task", None) != CorpusTask.INFER:
             return None
         corpus = next(iter(self.infer_iter.corpora.values()))
-        if isinstance(corpus.src, list):
-            return len(corpus.src)
-        return check_parallel(corpus.src, corpus.tgt, "translate")
+        if not isinstance(corpus.src, list):
+            return check_parallel(corpus.src, corpus.tgt, "translate")
+        if isinstance(corpus.tgt, str):
+            raise invalid_setting("tgt", corpus.tgt, "It names a file, but the sources are a list of lines.")
+        return len(corpus.src)
 
     def run(self) -> tuple[list, Predictions]:
-        """Translate, write, and return scores and predictions per input."""
+        """Translate and write; returns scores and predictions per input where they are kept."""
+        started = time.time()
         try:
-            return self._run()
-        except BaseException:
+            self._translate()
+            self.translator.out_file.flush()
+            self.attention.finish()
+            self.certificates.finish()
+        except BaseException as error:
             self.certificates.discard()
             self.attention.discard()
+            if isinstance(error, OSError) and error.filename:
+                raise cannot_write(error.filename, error) from error
             raise
-
-    def _run(self) -> tuple[list, Predictions]:
-        started = time.time()
-        pending: list[tuple[int, object, object, list[str]]] = []
-        previous_bucket = None
-        progress = tqdm(total=self.n_lines, unit="line", disable=None, leave=False, desc="translating")
-        with progress:
-            for group, bucket in in_groups(self.infer_iter, self.translator.joins_batches):
-                if previous_bucket is not None and bucket != previous_bucket:
-                    self._emit_all(pending)
-                    pending = []
-                previous_bucket = bucket
-                for data in self.translator.translate_batches(group, self.attn_debug):
-                    batch = data["batch"]
-                    self.has_gold = "tgt" in batch and not self.translator.tgt_file_prefix
-                    results = data.get("results") or [None] * len(batch["srclen"])
-                    lines = batch["cid_line_number"]
-                    sources = batch.get("src_tokens") or self._source_tokens(batch)
-                    self._count_unknown(batch)
-                    pending += zip(lines, self.builder.from_batch(data), results, sources)
-                    progress.update(len(lines))
-            self._emit_all(pending)
-            if self.n_lines is not None:
-                self._emit_blanks(self.n_lines)
-        self.translator.out_file.flush()
-        self.attention.finish()
-        if self.certificates.finish():
-            self.predictions.certificates = LATEST.certificates = self.certificates.records
-            self.translator._log(f"Certificates: {self.rates}")
-        if self.n_lines is not None and str(self.unknown):
-            warns = self.unknown.too_many and self.translator.logger
-            (self.translator.logger.warning if warns else self.translator._log)(str(self.unknown))
         self._log_summary(time.time() - started)
         return self.scores, self.predictions
+
+    def _translate(self) -> None:
+        waiting: list[_Line] = []  # of one bucket
+        previous_bucket = None
+        with tqdm(total=self.n_lines, unit="line", disable=None, leave=False, desc="translating") as progress:
+            for group, bucket in in_groups(self.infer_iter, self.translator.joins_batches):
+                if previous_bucket is not None and bucket != previous_bucket:
+                    self._write_lines(waiting)
+                    waiting = []
+                previous_bucket = bucket
+                for data in self.translator.translate_batches(group, self.attn_debug):
+                    waiting += self._lines(data)
+                    progress.update(len(data["batch"]["srclen"]))
+            self._write_lines(waiting)
+            if self.n_lines is not None:
+                self._write_unsearched(self.n_lines)
+
+    def _lines(self, data: dict) -> Iterator[_Line]:
+        """What is to be written for each sentence of a batch."""
+        translator, batch = self.translator, data["batch"]
+        logs = translator.verbose or self.attn_debug or self.align_debug
+        self.has_targets = self.has_targets or "tgt" in batch
+        has_gold = "tgt" in batch and not translator.tgt_file_prefix
+        target_lengths = batch["tgtlen"].tolist() if "tgt" in batch else itertools.repeat(0)
+        results = data.get("results") or itertools.repeat(None)
+        sources = batch.get("src_tokens") or self._source_tokens(batch)
+        self._count_unknown(batch, sources)
+        for number, translation, result, source, length in zip(
+            batch["cid_line_number"], self.builder.from_batch(data), results, sources, target_lengths
+        ):
+            if translator.replace_unk:
+                self._replace_unknown(translation, source)
+            texts, scores = self._texts(translation), [float(score) for score in translation.pred_scores]
+            best = result.hypotheses[0] if result is not None and result.hypotheses else None
+            if scores[0] != -math.inf:
+                log_prob, tokens = (best.log_prob, len(best.tokens) + best.finished) if best else (-math.inf, 0)
+                self.predicted.add(scores[0], log_prob, tokens)
+            self.words += len(translation.pred_sents[0])
+            if has_gold:
+                gold = float(translation.gold_score)
+                self.gold.add(gold, gold, length - 1)  # the start is not predicted
+                translation.gold_sent = translation.gold_sent[: length - 2]  # stock's has the padding too
+            certificate, attention = self._records(result, number, source)
+            yield _Line(number, texts, scores, certificate, attention, (translation, source) if logs else None)
 
     def _source_tokens(self, batch) -> list[list[str]]:
         """The tokens of each source of a batch that stock made without them, unknown ones as ``<unk>``."""
@@ -149,53 +271,13 @@ class Outputs:
         rows = zip(batch["src"][:, :, 0].tolist(), batch["srclen"].tolist())
         return [[vocabulary[token] for token in row[:length]] for row, length in rows]
 
-    def _count_unknown(self, batch) -> None:
-        for name, side, extra in (("source", "src", 0), ("target", "tgt", 2)):  # a target has its start and end
-            if side in batch:
-                tokens = batch[f"{side}len"]
-                unknown = self.translator.vocabs[side].lookup_token(DefaultTokens.UNK)
-                total = int(tokens.sum()) - extra * len(tokens)
-                self.unknown.add(name, int((batch[side][:, extra // 2 :, 0] == unknown).sum()), total)
-
-    def _emit_all(self, pending) -> None:
-        for line, translation, result, source in sorted(pending, key=lambda item: item[0]):
-            if self.n_lines is not None:
-                self._emit_blanks(line)
-            self._emit(translation, result, source)
-            self.next_line = line + 1
-
-    def _emit_blanks(self, until: int) -> None:
-        """Blank outputs for the inputs before line ``until`` of which the iterator made no example."""
-        n_best = self.translator.n_best
-        for _ in range(self.next_line, until):
-            self.scores.append([0.0] * n_best)
-            self.predictions.append([""] * n_best)
-            self._write([""] * n_best, [0.0] * n_best)
-            self._write_records(blank_line_result(), [])
-        self.next_line = max(self.next_line, until)
-
-    def _emit(self, translation, result, source: list[str]) -> None:
-        translator = self.translator
-        if translator.replace_unk:
-            self._replace_unknown(translation, source)
-        scores = [float(score) for score in translation.pred_scores[: translator.n_best]]
-        texts = [" ".join(words) for words in translation.pred_sents[: translator.n_best]]
-        if translator.report_align:
-            pairs = [build_align_pharaoh(align)[0] for align in translation.word_aligns[: translator.n_best]]
-            texts = [text + DefaultTokens.ALIGNMENT_SEPARATOR + " ".join(pair) for text, pair in zip(texts, pairs)]
-        if self.pipe is not None:
-            texts = self.pipe.batch_apply_reverse(texts)
-        self.scores.append(scores)
-        self.predictions.append(texts)
-        self._write(texts, scores)
-        self._write_records(result, source)
-        if scores[0] != float("-inf"):
-            self.totals["score"] += scores[0]
-            self.totals["scored"] += 1
-        self.totals["words"] += len(translation.pred_sents[0])
-        if self.has_gold:
-            self.totals["gold_score"] += float(translation.gold_score)
-        self._log_details(translation, source)
+    def _count_unknown(self, batch, sources: list[list[str]]) -> None:
+        unknown = self.translator.vocabs["src"].lookup_token(DefaultTokens.UNK)
+        places = (batch["src"][:, :, 0] == unknown).nonzero().tolist()
+        self.unknown.add("source", len(places), sum(map(len, sources)), (sources[row][place] for row, place in places))
+        if "tgt" in batch:  # with a start and an end
+            number = int((batch["tgt"][:, 1:, 0] == self.translator._tgt_unk_idx).sum())
+            self.unknown.add("target", number, int(batch["tgtlen"].sum()) - 2 * len(batch["tgtlen"]))
 
     def _replace_unknown(self, translation, source: list[str]) -> None:
         """Put the source word attended to most in the place of each ``<unk>``; stock only knows words it has seen."""
@@ -207,53 +289,125 @@ class Outputs:
                     given = source[int(rows[index][: len(source)].argmax())]
                     words[index] = phrases.get(given, given)
 
-    def _write(self, texts: list[str], scores: list[float]) -> None:
+    def _texts(self, translation) -> list[str]:
+        texts = [" ".join(words) for words in translation.pred_sents]
+        if self.pipe is not None:
+            texts = self.pipe.batch_apply_reverse(texts)
+        if not self.translator.report_align:
+            return texts
+        separator = DefaultTokens.ALIGNMENT_SEPARATOR
+        aligned = []
+        for text, matrix in zip(texts, translation.word_aligns):
+            pairs, weights = pharaoh(matrix)
+            parts = [text, pairs, weights] if self.translator.reports_alignment_weights else [text, pairs]
+            aligned.append(separator.join(parts))
+        return aligned
+
+    def _records(self, result, number: int, source: list[str]) -> tuple[dict | None, dict | None]:
+        """A sentence's certificate and attention, where asked for."""
+        translator, certificate, attention = self.translator, None, None
+        if not (translator.certificates_file or translator.attention_file):
+            return None, None
+        if result is None:
+            name = "certificates" if translator.certificates_file else "attention"
+            raise invalid_setting(
+                name, getattr(self, name).path, "Copy attention decodes with OpenNMT-py's own search."
+            )
+        lookup = translator.vocabs["tgt"].ids_to_tokens.__getitem__
+        if translator.certificates_file:
+            certificate = certificate_record(result, number + 1, lookup)
+        if translator.attention_file:
+            attention = attention_record(result, number + 1, lookup, source, DefaultTokens.EOS)
+        return certificate, attention
+
+    def _write_lines(self, lines: list[_Line]) -> None:
+        """Write lines in order, after those before them that nothing was searched for."""
+        for line in sorted(lines, key=lambda line: line.number):
+            if self.n_lines is not None:
+                self._write_unsearched(line.number)
+            self._write(line)
+
+    def _write_unsearched(self, until: int) -> None:
+        """Blank outputs for the lines before ``until`` of which the iterator made no example."""
+        left_out = getattr(self.infer_iter, "left_out", {})
+        n_best = self.translator.n_best
+        for number in range(self.next_line, until):
+            reason = left_out.pop(number, BLANK_LINE)
+            if reason != BLANK_LINE:
+                self.left_out[reason] += 1
+            certificate = void_record(number + 1, reason)
+            attention = {"line": number + 1, "source": [], "hypotheses": []}
+            self._write(_Line(number, [""] * n_best, [0.0] * n_best, certificate, attention))
+
+    def _write(self, line: _Line) -> None:
+        texts, scores = line.texts, line.scores
         lines = [f"{text}\t{score}" for text, score in zip(texts, scores)] if self.translator.with_score else texts
         self.translator.out_file.write("\n".join(lines) + "\n")
+        if self.translator.certificates_file:
+            self.certificates.write(line.certificate)
+            self.rates.add(line.certificate)
+            scores = [Score(score) for score in scores]
+            for score in scores:
+                score.certificate = line.certificate
+        self.attention.write(line.attention)
+        if self.translator.keeps_results:
+            self.scores.append(scores)
+            self.predictions.append(texts)
+            if self.predictions.certificates is not None:
+                self.predictions.certificates.append(line.certificate)
+        if line.details is not None:
+            self._log_details(*line.details)
+        self.next_line = line.number + 1
 
     def _log_details(self, translation, source: list[str]) -> None:
         translator = self.translator
-        if not (translator.verbose or self.attn_debug or self.align_debug):
-            return
         if translator.verbose:
             translator._log(translation.log(next(self.sentence_numbers), src_raw=source))
         if self.attn_debug:
             words = [*translation.pred_sents[0], DefaultTokens.EOS]
-            translator._log(report_matrix(source, words, translation.attns[0][:, : len(source)].tolist()))
+            if translation.attns[0] is not None:
+                translator._log(report_matrix(source, words, translation.attns[0][:, : len(source)].tolist()))
         if self.align_debug and translation.word_aligns is not None and translation.word_aligns[0] is not None:
             words = translation.gold_sent if translator.gold_align else translation.pred_sents[0]
             translator._log(report_matrix(source, words, translation.word_aligns[0].tolist()))
 
-    def _write_records(self, result, source: list[str]) -> None:
-        """The line's certificate and attention, where asked for."""
-        if not (self.certificates.path or self.attention.path):
-            return
-        if result is None:
-            name = "certificates" if self.certificates.path else "attention"
-            raise invalid_setting(
-                name, getattr(self, name).path, "Copy attention decodes with OpenNMT-py's own search."
-            )
-        line = len(self.predictions)
-        vocabulary = self.translator.vocabs["tgt"].ids_to_tokens
-        if self.certificates.path:
-            record = certificate_record(result, line, vocabulary.__getitem__)
-            self.certificates.write(record)
-            self.rates.add(record)
-        if self.attention.path:
-            record = attention_record(result, line, vocabulary.__getitem__, source, DefaultTokens.EOS)
-            self.attention.write(record)
-
     def _log_summary(self, seconds: float) -> None:
-        translator, totals = self.translator, self.totals
+        translator = self.translator
+        if translator.certificates_file:
+            translator._log(f"Certificates: {self.rates}")
         if translator.report_score:
-            translator._log(translator._report_score("PRED", totals["score"], totals["scored"]))
-            if self.has_gold:
-                if totals["gold_score"] == float("-inf"):
-                    translator._log("GOLD SCORE: -inf: at least one given target has probability zero.")
-                else:
-                    translator._log(translator._report_score("GOLD", totals["gold_score"], totals["scored"]))
+            translator._log(self.predicted.text("PRED", translator.is_dense))
+            if self.gold.lines and self.gold.score == -math.inf:
+                translator._log("GOLD SCORE: -inf: at least one given target has probability zero.")
+            elif self.gold.lines:
+                translator._log(self.gold.text("GOLD", translator.is_dense))
         if translator.report_time:
             translator._log(f"Total translation time (s): {seconds:.1f}")
-            if self.predictions:
-                translator._log(f"Average translation time (ms): {1000 * seconds / len(self.predictions):.1f}")
-            translator._log(f"Tokens per second: {totals['words'] / max(seconds, 1e-9):.1f}")
+            if self.next_line:
+                translator._log(f"Average translation time (ms): {1000 * seconds / self.next_line:.1f}")
+            translator._log(f"Tokens per second: {self.words / max(seconds, 1e-9):.1f}")
+        if self.unknown.too_many:
+            logger.warning(str(self.unknown))
+        elif translator.report_score and str(self.unknown):
+            translator._log(str(self.unknown))
+        for reason, number in self.left_out.items():
+            logger.warning(f"{number} input lines have a blank output: {reason}.")
+        if translator.tgt_file_prefix and self.next_line and not self.has_targets:
+            logger.warning("`tgt_file_prefix` had no effect: no targets (`tgt`) were given.")
+
+
+def pharaoh(matrix: Tensor | None) -> tuple[str, str]:
+    """An alignment as text: pairs ``source-target`` in order of source, and ``target-weight`` in order of target.
+
+    Args:
+        matrix: weights ``(tgt_len, src_len)``; None where there are no target tokens.
+    """
+    if matrix is None:
+        return "", ""
+    shares = matrix / matrix.sum(-1, keepdim=True).clamp(min=1e-30)
+    weights, sources = shares.max(-1)
+    pairs = sorted((source, target) for target, source in enumerate(sources.tolist()))
+    return (
+        " ".join(f"{source}-{target}" for source, target in pairs),
+        " ".join(f"{target}-{weight:.5f}" for target, weight in enumerate(weights.tolist())),
+    )

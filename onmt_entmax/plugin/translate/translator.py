@@ -9,9 +9,9 @@ from onmt.constants import DefaultTokens
 from onmt.translate.translator import Translator as StockTranslator
 from torch import Tensor
 
-from onmt_entmax.engines.cpu.products import products
 from onmt_entmax.errors import invalid_setting
-from onmt_entmax.plugin.models import generator_alpha
+from onmt_entmax.plugin.entry_points import running_command
+from onmt_entmax.plugin.models import float32_products, generator_alpha
 from onmt_entmax.plugin.translate.batching import join_batches
 from onmt_entmax.plugin.translate.output import Outputs
 from onmt_entmax.plugin.translate.scorers import build_scorer, combine, supports_step
@@ -39,6 +39,8 @@ class SparseTranslator(StockTranslator):
     attention_file = ""
     average_probabilities = False
     matmul_precision = "auto"
+    keeps_results = True  # beside writing them: the caller looks at them
+    reports_alignment_weights = False  # the server's code reads them behind the alignment
 
     @classmethod
     def from_opt(cls, model, vocabs, opt, model_opt, **kwargs):
@@ -50,9 +52,10 @@ class SparseTranslator(StockTranslator):
         translator.certificates_file = getattr(opt, "certificates", "") or ""
         translator.attention_file = getattr(opt, "attention", "") or ""
         translator.matmul_precision = getattr(opt, "matmul_precision", cls.matmul_precision)
-        sparse = any(generator_alpha(member) != 1 for member in translator.members)
-        translator.average_probabilities = getattr(opt, "avg_raw_probs", False) or sparse
-        if len(translator.members) > 1 and sparse and not getattr(opt, "avg_raw_probs", False):
+        # the command looks at neither scores nor predictions, and there may be ten million lines of them
+        translator.keeps_results = running_command() != "onmt_translate"
+        translator.average_probabilities = getattr(opt, "avg_raw_probs", False) or not translator.is_dense
+        if len(translator.members) > 1 and not translator.is_dense and not getattr(opt, "avg_raw_probs", False):
             translator._log("Ensemble with an alpha above 1: the members' probabilities are averaged.")
         return translator
 
@@ -60,6 +63,11 @@ class SparseTranslator(StockTranslator):
     def members(self) -> list:
         """The models of the ensemble, or the one model."""
         return list(getattr(self.model, "models", [self.model]))
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether every output layer is a softmax: no token has probability zero, and perplexities have a meaning."""
+        return all(generator_alpha(member) == 1 for member in self.members)
 
     def translate_batch(self, batch, attn_debug, scoring=False):
         """Search one batch of sentences.
@@ -182,8 +190,7 @@ class SparseTranslator(StockTranslator):
         return prefixes
 
     def _report(self, batch, results: list[SearchResult], gold: Tensor | None) -> dict:
-        device, width = batch["src"].device, batch["src"].size(1)
-        size = len(batch["srclen"])
+        device, size = batch["src"].device, len(batch["srclen"])
         report = {
             "predictions": [],
             "scores": [],
@@ -200,10 +207,7 @@ class SparseTranslator(StockTranslator):
             tokens = [h.tokens + [self._tgt_eos_idx] * (h.finished or not h.tokens) for h in hypotheses]
             report["predictions"].append([torch.tensor(row, dtype=torch.long, device=device) for row in tokens])
             report["scores"].append([h.score for h in hypotheses])
-            rows = zip(hypotheses, tokens)
-            report["attention"].append(
-                [torch.zeros(len(row), width) if h.attention is None else h.attention for h, row in rows]
-            )
+            report["attention"].append([h.attention for h in hypotheses])
         if self.report_align:
             aligned = self._align_forward(batch, report["predictions"], report["attention"])
             # a given target has one alignment, which goes beside each of the n-best
@@ -231,9 +235,11 @@ class SparseTranslator(StockTranslator):
         lengths = batch["srclen"].tolist()
         aligned = []
         for length, hypotheses, matrices in zip(lengths, predictions, attention):
-            pairs = zip(hypotheses, matrices)
-            rows = [matrix[: int((tokens != self._tgt_eos_idx).sum()), :length] for tokens, matrix in pairs]
-            aligned.append([row if row.size(0) > 0 else None for row in rows])
+            counts = [int((tokens != self._tgt_eos_idx).sum()) for tokens in hypotheses]
+            if any(count and matrix is None for count, matrix in zip(counts, matrices)):
+                raise invalid_setting("report_align", True, "A model without attention cannot align.")
+            rows = zip(counts, matrices)
+            aligned.append([matrix[:count, :length] if count else None for count, matrix in rows])
         return aligned
 
     def _gold_attention(self, batch) -> tuple[list, list]:
@@ -282,9 +288,12 @@ class SparseTranslator(StockTranslator):
             one dictionary per input where certificates were asked for.
         """
         if self._tgt_sep_idx != self._tgt_unk_idx:  # document-level models re-translate segments: stock's own loop
+            for name in ("certificates", "attention"):
+                path = getattr(self, f"{name}_file")
+                if path:
+                    raise invalid_setting(name, path, "Document-level models are decoded by OpenNMT-py's own loop.")
             return super()._translate(infer_iter, transform, attn_debug, align_debug, phrase_table)
-        # on a GPU the setting of older PyTorch would round there
-        with products("fp32" if self._use_cuda else self.matmul_precision) as found:
-            if found.precision != "fp32":
-                self._log(f"Matrix products: {found.library}, {found.precision} ({found.reason})")
+        if "docify" in (transform or ()):
+            raise invalid_setting("transforms", "docify", "The model was not trained with it: it joins lines.")
+        with float32_products(self._use_cuda, self.matmul_precision, self._log):
             return Outputs(self, infer_iter, transform, attn_debug, align_debug).run()

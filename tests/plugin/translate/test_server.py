@@ -1,38 +1,63 @@
-"""``onmt_server``: answers carry certificates; requests in several threads do not mix."""
+"""``onmt_server``: answers that are JSON, with certificates; the example of the documentation, run over HTTP."""
 
 from __future__ import annotations
 
 import json
+import logging
+import re
+import shlex
+import threading
+import urllib.request
+from pathlib import Path
 
 import pytest
 
+from onmt_entmax.errors import UserError
+from onmt_entmax.plugin.translate.output import Score
+
 flask = pytest.importorskip("flask")
+
+ROOT = Path(__file__).parents[3]
+
+
+def no_constant(name: str):
+    raise AssertionError(f"{name} is no JSON")
 
 
 @pytest.fixture
-def client(entmax_model, tmp_path, monkeypatch):
-    """A test client of stock's own server, with one model."""
+def serve(entmax_model, tmp_path, monkeypatch):
+    """Starts stock's own server with one model and the given options; returns a function that posts a request."""
     import onmt.bin.server as server
 
-    config = tmp_path / "conf.json"
-    model = {
-        "id": 7,
-        "model": entmax_model.name,
-        "opt": {"n_best": 2, "beam_size": 3, "certificates": "-", "verbose": False},
-    }
-    config.write_text(json.dumps({"models_root": str(entmax_model.parent), "models": [model]}), encoding="utf-8")
-    apps, made = [], server.TranslationServer()
-    monkeypatch.setattr(server, "TranslationServer", lambda: made)
-    monkeypatch.setattr(server, "serve", lambda app, **settings: apps.append(app))
-    server.start(str(config), url_root="/translator", host="127.0.0.1", port=0, debug=False)
-    yield apps[0].test_client()
+    made = server.TranslationServer()
+
+    def start(**opt):
+        config, apps = tmp_path / "conf.json", []
+        model = {"id": 7, "model": entmax_model.name, "opt": {"beam_size": 3, **opt}}
+        config.write_text(json.dumps({"models_root": str(entmax_model.parent), "models": [model]}), encoding="utf-8")
+        monkeypatch.setattr(server, "TranslationServer", lambda: made)
+        monkeypatch.setattr(server, "serve", lambda app, **settings: apps.append(app))
+        server.start(str(config), url_root="/translator", host="127.0.0.1", port=0, debug=False)
+        client = apps[0].test_client()
+
+        def post(inputs):
+            answer = client.post("/translator/translate", json=inputs)
+            return answer.status_code, json.loads(answer.text, parse_constant=no_constant)
+
+        return post
+
+    yield start
     for served in made.models.values():
-        served.translator.out_file.close()  # stock leaves that to the garbage collector
+        if served.loaded:
+            served.translator.out_file.close()  # stock leaves that to the garbage collector
 
 
-def test_answers_carry_certificates(client):
-    inputs = [{"id": 7, "src": "a b c"}, {"id": 7, "src": ""}, {"id": 7, "src": "d e"}]
-    answer = client.post("/translator/translate", json=inputs).get_json()
+def sources(*texts: str) -> list[dict]:
+    return [{"id": 7, "src": text} for text in texts]
+
+
+def test_answers_carry_certificates(serve):
+    _, answer = serve(n_best=2, certificates="-", verbose=False)(sources("a b c", "", "d e"))
     assert len(answer) == 2 and [len(rank) for rank in answer] == [3, 3]
     first = answer[0]
     assert first[1]["tgt"] == "" and first[1]["certificate"]["reason"] == "blank input line"
@@ -41,3 +66,140 @@ def test_answers_carry_certificates(client):
         assert entry["certificate"]["reason"] is None
         assert " ".join(entry["certificate"]["hypotheses"][0]["tokens"]) == entry["tgt"]
         assert entry["certificate"]["hypotheses"][0]["log_prob"] == pytest.approx(entry["pred_score"])
+
+
+def test_a_request_of_blank_lines_has_certificates(serve):
+    _, answer = serve(certificates="-")(sources("", "  "))
+    certificates = [entry["certificate"] for entry in answer[0]]
+    assert [(record["line"], record["reason"]) for record in certificates] == [
+        (1, "blank input line"),
+        (2, "blank input line"),
+    ]
+
+
+def test_without_the_option_there_are_none(serve):
+    _, answer = serve()(sources("a b c"))
+    assert set(answer[0][0]) == {"src", "tgt", "n_best", "pred_score"}
+
+
+def test_fewer_hypotheses_than_asked_for_have_no_score(serve, corpus):
+    post = serve(n_best=3, length_penalty="none", certificates="-")
+    _, answer = post(sources(*corpus.sources[:20]))
+    missing = 0
+    for rank, entries in enumerate(answer):
+        for entry in entries:
+            found = len(entry["certificate"]["hypotheses"])
+            assert (entry["pred_score"] is None) == (rank >= found)
+            missing += rank >= found
+            assert entry["tgt"] == "" or rank < found
+    assert missing, "every input has three hypotheses: the test is idle"
+
+
+def test_alignments(serve):
+    _, answer = serve(report_align=True, certificates="-")(sources("a b c"))
+    entry = answer[0][0]
+    targets = range(len(entry["tgt"].split()))
+    assert sorted(int(pair.split("-")[1]) for pair in entry["align"][0].split()) == list(targets)
+    assert [int(pair.split("-")[0]) for pair in entry["align_score"][0].split()] == list(targets)
+    assert " ".join(entry["certificate"]["hypotheses"][0]["tokens"]) == entry["tgt"]
+
+
+def test_a_ref_is_the_prefix_of_its_input_alone(serve):
+    post = serve(tgt_file_prefix=True, certificates="-")
+    _, answer = post([{"id": 7, "src": "a b c"}, {"id": 7, "src": "a b c", "ref": "c"}])
+    free, forced = answer[0]
+    assert forced["tgt"].startswith("c") and forced["certificate"]["conditional_on_prefix"] is True
+    assert "conditional_on_prefix" not in free["certificate"]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ([{"id": 3, "src": "a"}], "`id`: 3. No such model; models here: 7."),
+        ([{"id": 7}], "Input 1 has no text `src`."),
+        ([], "A request is a list of inputs"),
+        ({"src": "a"}, "A request is a list of inputs"),
+        ([{"id": 7, "src": "a\uffe8b"}], "Invalid line"),
+    ],
+)
+def test_a_wrong_request_is_answered(serve, inputs, message):
+    status, answer = serve()(inputs)
+    assert status == 400 and answer["status"] == "error" and message in answer["error"]
+
+
+def test_unknown_source_tokens_are_named(serve, caplog, monkeypatch):
+    post = serve()
+    monkeypatch.setattr(logging.getLogger("onmt"), "propagate", True)
+    post(sources("a b c x", "y"))
+    assert "Unknown tokens: source 40.0% (2 of 5). Some are 'x', 'y'." in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("opt", "message"),
+    [
+        ({"certificates": "c.jsonl"}, "`certificates`: c.jsonl. A server writes no files: use `-`"),
+        ({"attention": "a.jsonl"}, "`attention`: a.jsonl. A server writes no files"),
+        ({"transforms": ["prefix"]}, "`transforms`: .*A server applies none"),
+        ({"tgt": "t"}, "`tgt`: t. A server takes targets from the `ref`"),
+    ],
+)
+def test_options_that_a_server_does_not_read_are_refused(serve, opt, message):
+    with pytest.raises(UserError, match=message):
+        serve(**opt)
+
+
+@pytest.mark.parametrize(("text", "message"), [("{", "conf.json"), ("{}", "it has no list `models`")])
+def test_a_broken_configuration_is_named(tmp_path, text, message):
+    from onmt.translate import TranslationServer
+
+    (tmp_path / "conf.json").write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=message):
+        TranslationServer().start(str(tmp_path / "conf.json"))
+
+
+def test_a_score_of_one_segment_keeps_its_certificate():
+    score, other = Score(-0.5), Score(-1.5)
+    score.certificate = other.certificate = {"line": 1}
+    alone = sum([score]) / 1
+    assert alone == -0.5 and alone.certificate == {"line": 1}
+    both = sum([score, other]) / 2
+    assert both == -1.0 and not hasattr(both, "certificate")
+
+
+def blocks(language: str) -> list[str]:
+    text = (ROOT / "docs/server.md").read_text(encoding="utf-8")
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
+
+
+def test_the_example_of_the_documentation(entmax_model, tmp_path, monkeypatch):
+    import onmt.bin.server as server
+    import waitress
+
+    config, shown = (json.loads(block) for block in blocks("json"))
+    start, request = (shlex.split(block.replace("\\\n", " ")) for block in blocks("bash"))
+    (tmp_path / "available_models").mkdir()
+    (tmp_path / "available_models" / config["models"][0]["model"]).symlink_to(entmax_model)
+    (tmp_path / "available_models/conf.json").write_text(json.dumps(config), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    args = server._get_parser().parse_args(start[1:])
+    made, listening = server.TranslationServer(), []
+    monkeypatch.setattr(server, "TranslationServer", lambda: made)
+    # a free port; it is open from here on, so that nobody has to wait for it
+    monkeypatch.setattr(
+        server, "serve", lambda app, host, port: listening.append(waitress.create_server(app, host=host, port=0))
+    )
+    server.start(args.model_config, url_root=args.url_root, host=args.ip, port=args.port, debug=args.debug)
+    thread = threading.Thread(target=listening[0].run)
+    thread.start()
+    try:
+        url = request[2].replace(str(args.port), str(listening[0].effective_port))
+        with urllib.request.urlopen(url, data=request[request.index("-d") + 1].encode()) as response:
+            answer = json.loads(response.read(), parse_constant=no_constant)
+    finally:
+        listening[0].close()
+        thread.join()
+        made.models[1].translator.out_file.close()
+    assert [len(rank) for rank in answer] == [len(rank) for rank in shown] == [2]
+    for entry, shown_entry in zip(answer[0], shown[0]):
+        assert set(entry) == set(shown_entry) and set(entry["certificate"]) == set(shown_entry["certificate"])
+        assert (entry["src"], entry["tgt"]) == (shown_entry["src"], shown_entry["tgt"])

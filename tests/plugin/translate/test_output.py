@@ -1,0 +1,165 @@
+"""From batches to output files: line for line, with the true reason for blanks, and no memory of what is written."""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+
+import pytest
+import torch
+
+from onmt_entmax.errors import UserError
+from onmt_entmax.plugin.translate import output, translator
+from onmt_entmax.plugin.translate.output import LateOutput, _Line, _Total, pharaoh
+from onmt_entmax.search.result import SearchResult
+
+
+@pytest.fixture
+def log(caplog, monkeypatch):
+    """What OpenNMT-py's logger says."""
+    monkeypatch.setattr(logging.getLogger("onmt"), "propagate", True)
+    caplog.set_level(logging.INFO)
+    return caplog
+
+
+def certificates(corpus, model, lines, *options):
+    path = corpus.folder / "certificates.jsonl"
+    written = corpus.translate(model, lines, "-certificates", str(path), *options)
+    return written, [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_lines_that_a_transform_leaves_out_are_blank_and_say_so(corpus, entmax_model, log):
+    lines = ["a b c", "a b c d e f", "", "d e", "h g f e d"]
+    filtering = ("-transforms", "filtertoolong", "-src_seq_length", "4", "-n_best", "1")
+    written, records = certificates(corpus, entmax_model, lines, *filtering)
+    alone = corpus.translate(entmax_model, ["a b c", "d e"], "-length_penalty", "none", "-max_length_ratio", "0")
+    assert written == [alone[0], "", "", alone[1], ""]
+    left_out = "left out by transform filtertoolong"
+    assert [record["reason"] for record in records] == [None, left_out, "blank input line", None, left_out]
+    assert [record["line"] for record in records] == [1, 2, 3, 4, 5]
+    assert f"2 input lines have a blank output: {left_out}." in log.text
+
+
+def test_left_out_lines_with_targets(corpus, entmax_model):
+    # a target of three tokens has five with its ends; filtertoolong allows two fewer than it says
+    target = corpus.folder / "gold.tgt"
+    target.write_text("c b a\ne d\n", encoding="utf-8")
+    options = ("-transforms", "filtertoolong", "-tgt", str(target), "-tgt_seq_length", "4")
+    assert [bool(line) for line in corpus.translate(entmax_model, ["a b c", "d e"], *options)] == [False, True]
+
+
+def test_a_prefix_does_not_fill_a_blank_line(corpus, entmax_model):
+    lines = ["b c", "", "  "]
+    written = corpus.translate(entmax_model, lines, "-transforms", "prefix", "-src_prefix", "a")
+    assert written == [corpus.translate(entmax_model, ["a b c"])[0], "", ""]
+
+
+def test_a_line_of_which_the_transforms_leave_nothing(corpus, entmax_model, monkeypatch):
+    from onmt.transforms.uppercase import UpperCaseTransform
+
+    def apply(self, example, **kwargs):
+        return {**example, "src": [token for token in example["src"] if token != "a"]}
+
+    monkeypatch.setattr(UpperCaseTransform, "apply", apply)
+    _, records = certificates(corpus, entmax_model, ["a a", "a b"], "-transforms", "uppercase")
+    assert [record["reason"] for record in records] == ["the transforms leave nothing of the line", None]
+
+
+def test_docify_needs_a_model_trained_with_it(corpus, entmax_model):
+    with pytest.raises(UserError, match="`transforms`: docify. The model was not trained with it"):
+        corpus.translate(entmax_model, ["a"], "-transforms", "docify")
+
+
+def test_unknown_tokens_are_counted_and_named(corpus, entmax_model, log):
+    corpus.translate(entmax_model, ["a b c d", "", "e f g h"])
+    assert "Unknown tokens: source 0.0% (0 of 8)." in log.text
+    corpus.translate(entmax_model, ["a x", "y y", "a"])
+    assert "Unknown tokens: source 60.0% (3 of 5). Some are 'x', 'y'. Is the source text prepared" in log.text
+
+
+def test_written_lines_are_not_kept(corpus, entmax_model, monkeypatch):
+    monkeypatch.setattr(translator, "running_command", lambda: "onmt_translate")
+    write, alive, runs = output.Outputs._write, [], []
+
+    def count(self, line):
+        write(self, line)
+        runs.append(self)
+        if line.number % 10 == 9:
+            kinds = [type(item) for item in gc.get_objects()]
+            alive.append((kinds.count(SearchResult), kinds.count(_Line)))
+
+    monkeypatch.setattr(output.Outputs, "_write", count)
+    # without search results every bucket is written at once: one bucket a batch
+    monkeypatch.setattr("onmt.inputters.dynamic_iterator.DynamicDatasetIter.__init__", small_buckets())
+    written, records = certificates(corpus, entmax_model, corpus.sources[:60], "-batch_size", "10", "-n_best", "2")
+    assert len(written) == 120 and len(records) == 60
+    results, lines = zip(*alive)
+    assert max(results) <= 20 and max(lines) <= 20  # of the bucket being written, and of the next one
+    assert runs[-1].scores == [] and list(runs[-1].predictions) == [] and runs[-1].predictions.certificates == []
+
+
+def small_buckets():
+    from onmt.inputters.dynamic_iterator import DynamicDatasetIter
+
+    initialise = DynamicDatasetIter.__init__
+
+    def initialise_small(self, *args, **kwargs):
+        initialise(self, *args, **{**kwargs, "bucket_size": 10})
+
+    return initialise_small
+
+
+def test_a_perplexity_is_per_token_and_of_softmax_alone(corpus, entmax_model, softmax_model, log):
+    target = corpus.folder / "gold.tgt"
+    target.write_text("c b a\n", encoding="utf-8")
+    options = ("-tgt", str(target), "-length_penalty", "none")
+    corpus.translate(entmax_model, ["a b c"], *options)
+    sparse = log.text
+    assert "PRED SCORE: -" in sparse and "GOLD SCORE: -" in sparse and "PPL" not in sparse
+    log.clear()
+    corpus.translate(softmax_model, ["a b c"], *options)
+    assert "PRED PPL: " in log.text and "GOLD PPL: " in log.text
+
+
+def test_totals():
+    total = _Total()
+    assert total.text("PRED", True) == "PRED No translations"
+    total.add(-0.5, -1.0, 2)
+    total.add(-1.5, -3.0, 2)
+    # exp(4 / 4 tokens) = 2.718; the score is a mean over lines
+    assert total.text("PRED", True) == "PRED SCORE: -1.0000, PRED PPL: 2.72, NB SENTENCES: 2"
+    assert total.text("GOLD", False) == "GOLD SCORE: -1.0000, NB SENTENCES: 2"
+    total.add(0.0, -float("inf"), 1)
+    assert "PPL" not in total.text("PRED", True)
+    empty = _Total()
+    empty.add(0.0, 0.0, 0)  # one line, cut before its first token
+    assert empty.text("PRED", True) == "PRED SCORE: 0.0000, NB SENTENCES: 1"
+
+
+def test_alignments_as_text():
+    # rows sum to 1 and 2; in order of the source: 0-1 before 1-0
+    assert pharaoh(torch.tensor([[0.25, 0.75], [2.0, 0.0]])) == ("0-1 1-0", "0-0.75000 1-1.00000")
+    assert pharaoh(torch.zeros(1, 2)) == ("0-0", "0-0.00000")
+    assert pharaoh(None) == ("", "")
+
+
+def test_an_output_that_cannot_be_written_is_one_line(tmp_path):
+    late = LateOutput(str(tmp_path / "none" / "o"))
+    with pytest.raises(UserError, match="Cannot write .*none/o: No such file or directory"):
+        late.flush()
+
+
+def test_sources_in_a_list_have_no_target_file(entmax_model, tmp_path):
+    from .test_translator import engine
+
+    (tmp_path / "t").write_text("a\n", encoding="utf-8")
+    translating = engine(entmax_model, "-tgt", str(tmp_path / "t"))
+    with pytest.raises(UserError, match="`tgt`: .*the sources are a list of lines"):
+        translating.infer_list(["a"])
+    translating.terminate()
+
+
+def test_prefixes_without_targets_are_missed(corpus, entmax_model, log):
+    corpus.translate(entmax_model, ["a b"], "-tgt_file_prefix")
+    assert "`tgt_file_prefix` had no effect" in log.text
