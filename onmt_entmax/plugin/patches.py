@@ -25,7 +25,7 @@ from onmt_entmax.plugin.modules import (
 )
 from onmt_entmax.plugin.train import data, losses, main, optimiser, rate, report, saver, trainer
 from onmt_entmax.plugin.train import options as train_options
-from onmt_entmax.plugin.translate import output, server
+from onmt_entmax.plugin.translate import server, written
 from onmt_entmax.plugin.translate.translator import SparseTranslator
 
 
@@ -138,7 +138,7 @@ TABLE = (
     Patch(_OPTIMIZER, "load_state_dict", rate.load_state_dict, "the same, read back"),
     Patch(_OPTIMIZER, "from_opt", rate.from_opt, "says where the learning rate comes from"),
     # decoding
-    Patch("onmt.translate.translator", "build_translator", output.build_translator, "a late output file"),
+    Patch("onmt.translate.translator", "build_translator", written.build_translator, "a late output file"),
     Patch("onmt.translate.translator", "Translator", _instead(SparseTranslator), "our search"),
     Patch("onmt.translate", "Translator", _instead(SparseTranslator), "the same, bound here too"),
     Patch("onmt.utils.scoring_utils", "Translator", _instead(SparseTranslator), "the same, bound here too"),

@@ -7,11 +7,10 @@ import json
 import logging
 
 import pytest
-import torch
 
 from onmt_entmax.errors import UserError
 from onmt_entmax.plugin.translate import output, translator
-from onmt_entmax.plugin.translate.output import LateOutput, _Line, _Total, pharaoh
+from onmt_entmax.plugin.translate.output import _Line
 from onmt_entmax.search.result import SearchResult
 
 
@@ -120,34 +119,6 @@ def test_a_perplexity_is_per_token_and_of_softmax_alone(corpus, entmax_model, so
     log.clear()
     corpus.translate(softmax_model, ["a b c"], *options)
     assert "PRED PPL: " in log.text and "GOLD PPL: " in log.text
-
-
-def test_totals():
-    total = _Total()
-    assert total.text("PRED", True) == "PRED No translations"
-    total.add(-0.5, -1.0, 2)
-    total.add(-1.5, -3.0, 2)
-    # exp(4 / 4 tokens) = 2.718; the score is a mean over lines
-    assert total.text("PRED", True) == "PRED SCORE: -1.0000, PRED PPL: 2.72, NB SENTENCES: 2"
-    assert total.text("GOLD", False) == "GOLD SCORE: -1.0000, NB SENTENCES: 2"
-    total.add(0.0, -float("inf"), 1)
-    assert "PPL" not in total.text("PRED", True)
-    empty = _Total()
-    empty.add(0.0, 0.0, 0)  # one line, cut before its first token
-    assert empty.text("PRED", True) == "PRED SCORE: 0.0000, NB SENTENCES: 1"
-
-
-def test_alignments_as_text():
-    # rows sum to 1 and 2; in order of the source: 0-1 before 1-0
-    assert pharaoh(torch.tensor([[0.25, 0.75], [2.0, 0.0]])) == ("0-1 1-0", "0-0.75000 1-1.00000")
-    assert pharaoh(torch.zeros(1, 2)) == ("0-0", "0-0.00000")
-    assert pharaoh(None) == ("", "")
-
-
-def test_an_output_that_cannot_be_written_is_one_line(tmp_path):
-    late = LateOutput(str(tmp_path / "none" / "o"))
-    with pytest.raises(UserError, match="Cannot write .*none/o: No such file or directory"):
-        late.flush()
 
 
 def test_sources_in_a_list_have_no_target_file(entmax_model, tmp_path):

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from onmt_entmax.errors import UserError
-from onmt_entmax.plugin.translate.output import Score
 
 flask = pytest.importorskip("flask")
 
@@ -155,15 +154,6 @@ def test_a_broken_configuration_is_named(tmp_path, text, message):
     (tmp_path / "conf.json").write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match=message):
         TranslationServer().start(str(tmp_path / "conf.json"))
-
-
-def test_a_score_of_one_segment_keeps_its_certificate():
-    score, other = Score(-0.5), Score(-1.5)
-    score.certificate = other.certificate = {"line": 1}
-    alone = sum([score]) / 1
-    assert alone == -0.5 and alone.certificate == {"line": 1}
-    both = sum([score, other]) / 2
-    assert both == -1.0 and not hasattr(both, "certificate")
 
 
 def blocks(language: str) -> list[str]:

@@ -1,0 +1,137 @@
+"""What a run of decoding hands on and writes: scores with certificates, files, sums for the log, alignments as text."""
+
+from __future__ import annotations
+
+import math
+from typing import Optional
+
+from torch import Tensor
+
+from onmt_entmax.files import WholeFile, cannot_write, json_line
+
+
+class Score(float):
+    """The score of a hypothesis, with the certificate of its input.
+
+    The server's own code passes on lists of text and of numbers. It adds up the scores of an input's segments and
+    divides by their number, so that the certificate arrives where an input is one segment, and else is gone.
+    """
+
+    certificate: dict
+
+    def __radd__(self, other):
+        return self if other == 0 else float(self) + other
+
+    def __truediv__(self, other):
+        return self if other == 1 else float(self) / other
+
+
+class Predictions(list):
+    """Predictions per input, with the certificates (parsed JSON objects) beside them, or None."""
+
+    certificates: list[dict] | None = None
+
+
+class LateOutput:
+    """Opens the output file at the first write: a model that cannot be loaded leaves earlier predictions alone.
+
+    Raises:
+        UserError: the disk's error, in one line.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.file = None
+
+    def write(self, text: str) -> int:
+        """Append text."""
+        try:
+            if self.file is None:
+                self.file = open(self.path, "w", encoding="utf-8", newline="\n")  # noqa: SIM115
+            return self.file.write(text)
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+
+    def flush(self) -> None:
+        """Flush, and make the file exist even where nothing was written."""
+        self.write("")
+        try:
+            self.file.flush()
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+
+    def close(self) -> None:
+        """Close; nothing happens a second time."""
+        if self.file is not None:
+            self.file.close()
+
+
+def build_translator(stock):
+    def build_translator(opt, device_id=0, report_score=True, logger=None, out_file=None):
+        return stock(opt, device_id, report_score, logger, LateOutput(opt.output) if out_file is None else out_file)
+
+    return build_translator
+
+
+class Records:
+    """A file of JSON lines that appears under its name when it is whole; without a path, or with ``-``, no file."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.file: Optional[WholeFile] = None  # made late: a model that cannot be loaded leaves an earlier file alone
+
+    def write(self, record: dict) -> None:
+        if self.path not in ("", "-"):
+            self.file = self.file or WholeFile(self.path)
+            self.file.write((json_line(record) + "\n").encode("utf-8"))
+
+    def finish(self) -> None:
+        """Put the file in its place; without input lines it is empty."""
+        if self.path not in ("", "-"):
+            self.file = self.file or WholeFile(self.path)
+            self.file.finish()
+
+    def discard(self) -> None:
+        """Remove what was written, after a failure."""
+        if self.file is not None:
+            self.file.discard()
+
+
+class Total:
+    """Sums over lines, for one line of the log each."""
+
+    def __init__(self) -> None:
+        self.score = self.log_prob = 0.0
+        self.lines = self.tokens = 0
+
+    def add(self, score: float, log_prob: float, tokens: int) -> None:
+        self.score += score
+        self.log_prob += log_prob
+        self.tokens += tokens
+        self.lines += 1
+
+    def text(self, name: str, has_perplexity: bool) -> str:
+        """E.g. ``PRED SCORE: -0.2500, PRED PPL: 1.28, NB SENTENCES: 4``; a perplexity is per token, ends included."""
+        if self.lines == 0:
+            return f"{name} No translations"
+        parts = [f"{name} SCORE: {self.score / self.lines:.4f}"]
+        if has_perplexity and self.tokens and math.isfinite(self.log_prob):
+            parts.append(f"{name} PPL: {math.exp(min(-self.log_prob / self.tokens, 700.0)):.2f}")
+        return ", ".join([*parts, f"NB SENTENCES: {self.lines}"])
+
+
+def pharaoh(matrix: Tensor | None) -> tuple[str, str]:
+    """An alignment as text: pairs ``source-target`` in order of source, and ``target-weight`` in order of target.
+
+    Args:
+        matrix: weights ``(tgt_len, src_len)``; None where there are no target tokens.
+    """
+    if matrix is None:
+        return "", ""
+    shares = matrix / matrix.sum(-1, keepdim=True).clamp(min=1e-30)
+    weights, sources = shares.max(-1)
+    pairs = sorted((source, target) for target, source in enumerate(sources.tolist()))
+    return (
+        " ".join(f"{source}-{target}" for source, target in pairs),
+        " ".join(f"{target}-{weight:.5f}" for target, weight in enumerate(weights.tolist())),
+    )

@@ -1,0 +1,46 @@
+"""Scores, files, sums and alignments that a run of decoding hands on and writes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from onmt_entmax.errors import UserError
+from onmt_entmax.plugin.translate.written import LateOutput, Score, Total, pharaoh
+
+
+def test_totals():
+    total = Total()
+    assert total.text("PRED", True) == "PRED No translations"
+    total.add(-0.5, -1.0, 2)
+    total.add(-1.5, -3.0, 2)
+    # exp(4 / 4 tokens) = 2.718; the score is a mean over lines
+    assert total.text("PRED", True) == "PRED SCORE: -1.0000, PRED PPL: 2.72, NB SENTENCES: 2"
+    assert total.text("GOLD", False) == "GOLD SCORE: -1.0000, NB SENTENCES: 2"
+    total.add(0.0, -float("inf"), 1)
+    assert "PPL" not in total.text("PRED", True)
+    empty = Total()
+    empty.add(0.0, 0.0, 0)  # one line, cut before its first token
+    assert empty.text("PRED", True) == "PRED SCORE: 0.0000, NB SENTENCES: 1"
+
+
+def test_alignments_as_text():
+    # rows sum to 1 and 2; in order of the source: 0-1 before 1-0
+    assert pharaoh(torch.tensor([[0.25, 0.75], [2.0, 0.0]])) == ("0-1 1-0", "0-0.75000 1-1.00000")
+    assert pharaoh(torch.zeros(1, 2)) == ("0-0", "0-0.00000")
+    assert pharaoh(None) == ("", "")
+
+
+def test_an_output_that_cannot_be_written_is_one_line(tmp_path):
+    late = LateOutput(str(tmp_path / "none" / "o"))
+    with pytest.raises(UserError, match="Cannot write .*none/o: No such file or directory"):
+        late.flush()
+
+
+def test_a_score_of_one_segment_keeps_its_certificate():
+    score, other = Score(-0.5), Score(-1.5)
+    score.certificate = other.certificate = {"line": 1}
+    alone = sum([score]) / 1
+    assert alone == -0.5 and alone.certificate == {"line": 1}
+    both = sum([score, other]) / 2
+    assert both == -1.0 and not hasattr(both, "certificate")
