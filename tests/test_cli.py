@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from onmt_entmax import cli
+from onmt_entmax.cli import Parser, build_parser
 from tests.report import samples
 
 
@@ -65,3 +66,29 @@ def test_doctor_names_engine_and_missing_parts(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "_version", lambda package: "missing" if package == "numba" else real(package))
     assert cli.main(["doctor"]) == 1
     assert "Missing: numba." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("declared", ["--beam_size", "--beam-size"])
+@pytest.mark.parametrize("given", [["--beam_size", "3"], ["--beam-size=3"], ["--beam_size=3"], ["--beam-size", "3"]])
+def test_both_spellings_are_one_option(declared, given, capsys):
+    parser = Parser(prog="x", allow_abbrev=False)
+    parser.add_argument(declared, type=int)
+    assert parser.parse_args(given).beam_size == 3
+    assert "--beam-size" in parser.format_help() and "beam_size" not in parser.format_help()
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--beam__size", "3"])
+
+
+def test_values_keep_their_underscores():
+    parser = Parser(prog="x")
+    parser.add_argument("--src_text")
+    parser.add_argument("rest", nargs="*")
+    args = parser.parse_args(["--src-text=a_b", "c_d", "--", "--e_f"])
+    assert (args.src_text, args.rest) == ("a_b", ["c_d", "--e_f"])
+    assert parser.parse_args(["--src_text", "a_b"]).src_text == "a_b"
+
+
+def test_subcommands_of_subcommands_too():
+    parser = build_parser("evaluate")
+    args = parser.parse_args(["evaluate", "inflection", "--gold", "g", "--predictions", "p", "--n_best", "2"])
+    assert args.n_best == 2 and args.bootstrap_samples == 1000

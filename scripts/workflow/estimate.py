@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from pathlib import Path
 from statistics import fmean
@@ -10,7 +9,7 @@ from statistics import fmean
 import jobs
 import yaml
 
-from onmt_entmax.files import read_lines, write_lines, write_text
+from onmt_entmax.files import read_json, read_lines, write_lines, write_text
 from onmt_entmax.progress import duration
 from onmt_entmax.report.metrics import read_rows
 
@@ -73,7 +72,7 @@ def plan(grid: dict, output: Path, parallel: int) -> list[str]:
 def _trained_steps(folder: Path) -> int | None:
     """How long the training in a folder was to be (0: until early stopping), or None if it isn't done."""
     path = folder / "trained.json"
-    return json.loads(path.read_text(encoding="utf-8"))["train_steps"] if path.is_file() else None
+    return read_json(path)["train_steps"] if path.is_file() else None
 
 
 def measured(runs: dict[tuple[str, int], Path]) -> dict[str, list[tuple[float, float]]]:

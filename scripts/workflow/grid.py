@@ -10,8 +10,8 @@ The same command again goes on where it was; see docs/reproducing.md.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
-import json
 import math
 import os
 import re
@@ -24,8 +24,9 @@ import jobs
 import yaml
 
 from onmt_entmax.errors import UserError, choices, invalid_setting
-from onmt_entmax.files import write_json
+from onmt_entmax.files import iterate_lines, read_json, read_text, write_json
 from onmt_entmax.tasks.inflection.format import SETTINGS, find_corpora
+from onmt_entmax.tasks.prepared import MANIFEST
 from onmt_entmax.tasks.translation.readers import split_direction
 from onmt_entmax.tasks.translation.scores import raw_bleu, raw_tokenizer_for
 
@@ -115,6 +116,7 @@ def settings(args: argparse.Namespace) -> tuple[dict, Path]:
         "raw_tokenizer": raw_tokenizer(args),
         "gpus": _number("gpus", args.gpus, 0),
         "cluster": args.profile is not None,
+        "manifest": manifest(args, output),
         "targets": ["table1.md", "sparsity.md"] if inflection else ["table2.md", "table3.md", "training-speed.svg"],
     }
     if args.task == "alpha-grid":
@@ -134,14 +136,25 @@ def settings(args: argparse.Namespace) -> tuple[dict, Path]:
     return grid, output
 
 
+def manifest(args: argparse.Namespace, output: Path) -> str:
+    """The manifest's path for Snakemake, which works in the output folder and takes braces in a path for a wildcard."""
+    if args.prepared:
+        path = str(args.prepared.resolve() / MANIFEST)
+        if set("{}") & set(path):
+            raise invalid_setting("prepared", args.prepared, "Its path must not have braces ({ or }).")
+        return path
+    path = str(output / "data" / MANIFEST)
+    return f"data/{MANIFEST}" if set("{}") & set(path) else path
+
+
 def check_prepared(args: argparse.Namespace, key: str) -> None:
     """Check that ``--prepared`` holds text of the setting or direction asked for, and that nothing contradicts it."""
-    path = args.prepared / "manifest.json"
+    path = args.prepared / MANIFEST
     if not path.is_file():
         raise invalid_setting("prepared", args.prepared, "It has no manifest.json: `onmt_entmax prepare` makes one.")
     try:
-        found = json.loads(path.read_text(encoding="utf-8")).get(key)
-    except (ValueError, AttributeError):
+        found = read_json(path).get(key)
+    except UserError:
         raise UserError(f"{path} is no manifest of `onmt_entmax prepare`; make it again.") from None
     if found != args.name:
         raise invalid_setting("prepared", args.prepared, f"Its {key} is {found}, not {args.name}.")
@@ -198,8 +211,8 @@ def configuration(args: argparse.Namespace) -> dict:
     if not path.is_file():
         raise invalid_setting("config", path, "There is no such file; name one with --config.")
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        found = yaml.safe_load(read_text(path))
+    except yaml.YAMLError as error:
         raise UserError(f"{path} is no YAML: {error}") from None
     for key in ("train_steps", "batch_size"):
         if not isinstance(found, dict) or not isinstance(found.get(key), int):
@@ -261,7 +274,7 @@ def check_output(grid: dict, output: Path) -> None:
     path = output / jobs.GRID
     if not path.is_file():
         return
-    old = json.loads(path.read_text(encoding="utf-8"))
+    old = read_json(path)
     changed = [key for key in FIXED if old.get(key) != grid[key]]
     names = {"prepare": "data or languages", "settings": "configuration"}
     if changed:
@@ -287,11 +300,24 @@ def snakemake(args: argparse.Namespace, output: Path, parallel: int, gpus: int, 
     return [*words, "--quiet", "rules", *extra]
 
 
+def environment(output: Path) -> dict[str, str]:
+    """The environment for Snakemake, which needs a folder for its cache: in the output where there is no home."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path(os.path.expanduser("~"), ".cache"))
+    with contextlib.suppress(OSError):
+        if cache.is_absolute():
+            (cache / "snakemake").mkdir(parents=True, exist_ok=True)
+            if os.access(cache / "snakemake", os.W_OK):
+                return dict(os.environ)
+    return {**os.environ, "XDG_CACHE_HOME": str(output / ".cache")}
+
+
 def run(output: Path, words: list[str], lock: int) -> int:
     """Run Snakemake; its own chatter goes to a file, what jobs say is shown."""
     with open(output / "snakemake.log", "a", encoding="utf-8") as log:
         failure, reported = "", False
-        process = subprocess.Popen(words, stderr=subprocess.PIPE, encoding="utf-8", errors="replace", pass_fds=[lock])
+        process = subprocess.Popen(
+            words, stderr=subprocess.PIPE, encoding="utf-8", errors="replace", pass_fds=[lock], env=environment(output)
+        )
         with process:
             for line in process.stderr:
                 log.write(line)
@@ -321,7 +347,7 @@ def show(grid: dict, output: Path) -> int:
             continue
         print(f"\n{path}")
         if path.suffix == ".md":
-            print(path.read_text(encoding="utf-8"), end="")
+            print(*iterate_lines(path), sep="\n")
     return 0
 
 

@@ -9,7 +9,6 @@ Every job runs stock commands and ``onmt_entmax`` only; each is written to the j
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import shlex
@@ -24,9 +23,19 @@ from locks import device, locked
 from paragraph import sparsity_paragraph
 
 from onmt_entmax.errors import UserError
-from onmt_entmax.files import read_lines, write_json, write_lines, write_text
+from onmt_entmax.files import (
+    json_line,
+    read_json,
+    read_lines,
+    read_records,
+    read_text,
+    write_json,
+    write_lines,
+    write_text,
+)
 from onmt_entmax.progress import duration, steps_per_epoch
 from onmt_entmax.report.metrics import read_rows
+from onmt_entmax.tasks.prepared import MANIFEST
 
 GRID = "grid.json"
 STEP = re.compile(r"model_step_(\d+)\.pt")
@@ -40,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     name = " ".join([args.job, *args.arguments])
     try:
-        JOBS[args.job](json.loads(Path(GRID).read_text(encoding="utf-8")), *args.arguments)
+        JOBS[args.job](read_json(GRID), *args.arguments)
     except UserError as error:
         print(f"grid: {name} failed: {error}", file=sys.stderr, flush=True)
         return 1
@@ -145,7 +154,7 @@ def train_settings(grid: dict, pair: str, seed: int, folder: Path) -> dict:
         folder: where the model goes.
     """
     data = Path(grid["data"])
-    settings = {**yaml.safe_load((data / "data.yaml").read_text(encoding="utf-8")), **grid["settings"]}
+    settings = {**yaml.safe_load(read_text(data / "data.yaml")), **grid["settings"]}
     output, attention = (float(part) for part in pair.split("_"))
     rows = training_lines(data)
     settings.update(lengths(grid, rows))
@@ -200,7 +209,7 @@ def epoch_steps(grid: dict, lines: int) -> int:
 
 def training_lines(data: Path) -> int:
     """Lines of training text, from the manifest of a prepared folder."""
-    manifest = json.loads((data / "manifest.json").read_text(encoding="utf-8"))
+    manifest = read_json(data / MANIFEST)
     return manifest["rows"]["train"] if "rows" in manifest else manifest["counts"]["train"]["kept"]
 
 
@@ -265,7 +274,7 @@ def _report(folder: Path, line: str) -> None:
 def _summary(folder: Path, steps: int) -> dict:
     """What became of a training."""
     rows = read_rows(folder / "model_metrics.jsonl")
-    best = json.loads((folder / "model_best.json").read_text(encoding="utf-8"))
+    best = read_json(folder / "model_best.json")
     result = {"train_steps": steps, "last_step": rows[-1]["step"], "best_step": best["step"]}
     result.update(best_accuracy=best["value"], seconds=rows[-1]["elapsed"], signature=best["signature"])
     spent = duration(result["seconds"])
@@ -285,13 +294,13 @@ def _translate(grid: dict, folders: list[Path], output: Path, splits: list[str],
     (output / f"{name}.src").unlink()
     if len(splits) == 1:
         return
-    predictions, certificates = read_lines(output / f"{name}.pred"), read_lines(output / f"{name}.jsonl")
+    predictions, certificates = read_lines(output / f"{name}.pred"), read_records(output / f"{name}.jsonl")
     start = 0
     for split, lines in inputs.items():
         own = slice(start, start + len(lines))
         write_lines(output / f"{split}.pred", predictions[own])
-        numbered = ({**json.loads(text), "line": line} for line, text in enumerate(certificates[own], 1))
-        write_lines(output / f"{split}.jsonl", (json.dumps(one, ensure_ascii=False) for one in numbered))
+        numbered = ({**record, "line": line} for line, record in enumerate(certificates[own], 1))
+        write_lines(output / f"{split}.jsonl", map(json_line, numbered))
         start += len(lines)
     for suffix in ("pred", "jsonl"):
         (output / f"{name}.{suffix}").unlink()

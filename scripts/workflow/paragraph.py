@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+
+from onmt_entmax.files import read_json
 
 # the paper's best model of each setting: alphas, all mass on one hypothesis, beam holds all the mass (%)
 PAPER = {"high": ("2/1", 81, 87), "medium": ("2/1.5", 66, 79)}
@@ -23,10 +24,7 @@ def sparsity_paragraph(grid: dict) -> str:
     ]
     signatures = []
     for pair in grid["pairs"]:
-        results = [
-            json.loads((Path("runs", pair, f"seed{seed}") / "dev.json").read_text(encoding="utf-8"))
-            for seed in grid["seeds"]
-        ]
+        results = [read_json(Path("runs", pair, f"seed{seed}", "dev.json")) for seed in grid["seeds"]]
         rates = [sum(result["macro"][head] for result in results) / len(results) for head in heads]
         lines.append(f"| {pair.replace('_', '/')} | " + " | ".join(f"{rate:.1f}" for rate in rates) + " |")
         signatures += [result["signatures"]["complete"] for result in results]

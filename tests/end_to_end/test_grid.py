@@ -182,6 +182,20 @@ def test_mistakes_are_one_line(place, tmp_path, monkeypatch, capsys, grid, chang
     assert not (tmp_path / "out").exists()
 
 
+def test_no_home_and_odd_characters_in_paths(place, tmp_path, monkeypatch, capfd, grid):
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("HOME", "/dev/null")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    out = tmp_path / "out {x} $y"
+    assert grid.main(words(place, "--output", str(out), "--", "--dry-run")) == 0, capfd.readouterr().err
+    assert (out / ".cache/snakemake").is_dir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "mine"))
+    assert grid.environment(out)["XDG_CACHE_HOME"] == str(tmp_path / "mine")
+    # text prepared elsewhere is named by its whole path, which Snakemake cannot take
+    assert grid.main(["inflection", "medium", "--config", "tiny.yaml", "--prepared", str(tmp_path / "{x}")]) == 2
+    assert "Its path must not have braces" in capfd.readouterr().err
+
+
 def test_a_folder_holds_models_of_one_kind(place, tmp_path, monkeypatch, capsys, grid):
     monkeypatch.chdir(place)
     out = tmp_path / "out"
