@@ -19,7 +19,7 @@ ENDS = {
     "cut": " … (length limit)",
     "stopped": " … (search ended)",
 }
-LEGEND_DROPPED = "✕ given up by the search."
+LEGEND_DROPPED = "✕ dropped by the search."
 
 
 @dataclass
@@ -117,14 +117,14 @@ def _side(tree: Tree, measure: Measure, pad: float) -> Layout:
 def _indented(tree: Tree, measure: Measure, width: float, pad: float) -> Layout:
     layout = Layout("indented")
     totals = max((measure(_total(tree, leaf)) for leaf in tree.root.leaves()), default=0.0)
-    room = width - (totals + 2 * pad if totals else 0.0)
+    available = width - (totals + 2 * pad if totals else 0.0)
     labels = measure("100.0%") + 3 * pad
-    step = min(2.5 * pad, 0.4 * room / max(_depth(tree.root), 1))
+    step = min(2.5 * pad, 0.4 * available / max(_depth(tree.root), 1))
 
     def place(segment: Segment, depth: int, row: int, parent: Optional[int]) -> int:
         x = 0.0 if parent is None else (depth - 1) * step + labels + pad
         index = len(layout.placed)
-        lines = wrap(segment_text(tree, segment), measure, room - x, tree.characters)
+        lines = wrap(segment_text(tree, segment), measure, available - x, tree.characters)
         layout.placed.append(Placed(segment, lines, _label(segment), _total(tree, segment), x, row, parent))
         layout.width = max([layout.width, *(x + measure(line) for line in lines)])
         row += len(lines)

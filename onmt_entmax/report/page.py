@@ -144,11 +144,12 @@ def _curves(run: RunFiles) -> list[tuple[str, str]]:
     images = []
     for panel in panels(groups):
         with style.look(font_family=families(groups), font_size=9, axes_titlesize=9.5):
-            figure = Figure(figsize=(3.4, 2.3), layout="constrained")
+            several = len(groups) if len(groups) > 1 else 0
+            figure = Figure(figsize=(3.4, 2.3 + 0.17 * several), layout="constrained")
             axes = figure.add_subplot()
             draw_panel(axes, panel, groups)
-            if len(groups) > 1:
-                axes.legend()
+            if several:
+                figure.legend(loc="outside lower center", labelspacing=0.3)
             content = io.BytesIO()
             figure.savefig(content, format="svg", metadata={"Date": None})
         images.append((f"{panel.title} by training step", base64.b64encode(content.getvalue()).decode("ascii")))

@@ -88,12 +88,14 @@ def percent(probability: float) -> str:
 
 
 def percent_of_log(log_prob: float) -> str:
-    """Format the probability of a log-probability, in powers of ten where it is tiny: ``1e-7%``."""
+    """Format the probability of a log-probability, with one digit and a power of ten where it is tiny: ``2e-7%``."""
     if log_prob == -math.inf:
         return "0%"
     if log_prob > math.log(0.001):
         return percent(math.exp(min(log_prob, 0.0)))
-    return f"1e{math.floor(log_prob / math.log(10)) + 2:d}%"
+    exponent = log_prob / math.log(10) + 2
+    digit, whole = round(10 ** (exponent % 1)), math.floor(exponent)
+    return f"{digit}e{whole}%" if digit < 10 else f"1e{whole + 1}%"
 
 
 def alpha_name(alpha: float) -> str:

@@ -92,13 +92,13 @@ def tree_of(example: dict[str, Any], max_leaves: int = MAX_LEAVES) -> Tree:
         root = _from_hypotheses(certificate["hypotheses"], bool(certificate.get("complete")))
     else:
         raise UserError(f"input line {example['line']}: neither a search tree nor a hypothesis to show.")
-    shown, finished, given_up = _prune(root, max_leaves)
+    shown, finished, dropped = _prune(root, max_leaves)
     segment = _segment(root, None, shown)
     notices = []
     if finished:
         notices.append(f"{count(finished, 'finished string')} of lower probability not shown.")
-    if given_up:
-        notices.append(f"{count(given_up, 'prefix', 'prefixes')} that the search gave up not shown.")
+    if dropped:
+        notices.append(f"{count(dropped, 'prefix', 'prefixes')} that the search dropped not shown.")
     statement, certified = certificate_statement(certificate)
     tokens = [node.token for node in _walk(root)]
     return Tree(segment, is_characters(tokens), notices, statement, certified, example.get("source"))
@@ -120,15 +120,15 @@ def certificate_statement(certificate: dict[str, Any]) -> tuple[str, bool]:
         if found == 1:
             return f"Certificate: complete. This one string has all the probability{prefix}.", True
         return f"Certificate: complete. Exactly {found:,} strings have non-zero probability{prefix}.", True
-    lost, found = certificate.get("best_dropped_log_prob"), certificate.get("mass_found")
+    dropped, found = certificate.get("best_dropped_log_prob"), certificate.get("mass_found")
     mass = "" if found is None else f" Finished strings hold {percent(found)} of the probability{prefix}."
-    bound = "" if lost is None else f" (of at most {percent_of_log(lost)} each)"
+    bound = "" if dropped is None else f" (of at most {percent_of_log(dropped)} each)"
     if certificate.get("optimal"):
         return (
-            f"Certificate: optimal. None of what was given up{bound} is more probable than the best string.{mass}",
+            f"Certificate: optimal. None of what was dropped{bound} is more probable than the best string.{mass}",
             True,
         )
-    return f"Not certified: what was given up{bound} may hold a more probable string.{mass}", False
+    return f"Not certified: what was dropped{bound} may hold a more probable string.{mass}", False
 
 
 def _from_nodes(nodes: Sequence[dict[str, Any]]) -> _Node:

@@ -258,10 +258,10 @@ def run_folder(folder: Path) -> Path:
         ([*words, "</s>"], [0.99] * 200 + [1.0], "finished"),
         ([*words[:9], "sight"], [0.99] * 9 + [0.01], "dropped"),
     ]
-    lost = {"complete": False, "mass_found": 0.134, "best_dropped_log_prob": math.log(0.01)}
+    dropped = {"complete": False, "mass_found": 0.134, "best_dropped_log_prob": math.log(0.01)}
     write_lines(
         folder / "examples.trace.jsonl",
-        [trace(1, DRAW_PATHS, SOURCE), trace(2, half, words, mass_dropped=0.866, **lost)],
+        [trace(1, DRAW_PATHS, SOURCE), trace(2, half, words, mass_dropped=0.866, **dropped)],
     )
     own = forced([*"drawn", "</s>"], [{}, {}, {}, {}, {"e": 0.664, "n": 0.322, "</s>": 0.014}, {}], SOURCE)
     write_lines(folder / "examples.forced.jsonl", [own])

@@ -30,7 +30,14 @@ def test_only_exact_zero_and_one_are_shown_as_such(probability, shown):
 
 @pytest.mark.parametrize(
     ("log_prob", "shown"),
-    [(0.0, "100%"), (math.log(0.5), "50.0%"), (-100 * math.log(10) + 0.1, "1e-98%"), (-math.inf, "0%")],
+    [
+        (0.0, "100%"),
+        (math.log(0.5), "50.0%"),
+        (-100 * math.log(10) + 0.1, "1e-98%"),
+        (-30.0, "9e-12%"),
+        (math.log(0.96e-7), "1e-5%"),
+        (-math.inf, "0%"),
+    ],
 )
 def test_tiny_probabilities_keep_their_order_of_magnitude(log_prob, shown):
     assert percent_of_log(log_prob) == shown

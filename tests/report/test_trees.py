@@ -36,7 +36,7 @@ def test_incomplete_hypotheses_keep_their_own_probabilities():
     assert [round(math.exp(leaf.log_prob), 3) for leaf in tree.root.leaves()] == [0.5, 0.25]
 
 
-def test_finished_strings_are_shown_before_what_was_given_up():
+def test_finished_strings_are_shown_before_what_was_dropped():
     paths = [
         (["a", "</s>"], [0.1, 1.0], "finished"),
         (["b"], [0.6], "dropped"),
@@ -44,7 +44,7 @@ def test_finished_strings_are_shown_before_what_was_given_up():
     ]
     tree = tree_of({"line": 1, "tree": samples.tree(paths)}, max_leaves=2)
     assert sorted(leaf.status for leaf in tree.root.leaves()) == ["dropped", "finished"]
-    assert tree.notices == ["1 prefix that the search gave up not shown."]
+    assert tree.notices == ["1 prefix that the search dropped not shown."]
     assert tree_of({"line": 1, "tree": samples.tree(paths)}, max_leaves=1).root.hidden == 2
 
 
@@ -61,7 +61,7 @@ def test_nothing_to_show():
         ({"conditional_on_prefix": True}, "after the forced prefix", True),
         (
             {"complete": False, "best_dropped_log_prob": math.log(0.1)},
-            "optimal. None of what was given up (of at most 10.0%",
+            "optimal. None of what was dropped (of at most 10.0%",
             True,
         ),
         ({"complete": False, "optimal": False, "best_dropped_log_prob": -1.0}, "Not certified", False),
@@ -98,7 +98,7 @@ def test_terminal_drawing_with_two_choices_and_totals():
         " │           └ 20.0% ─ c ✕     10.0%",
         " └ 50.0% ─ d </s>              50.0%",
     ]
-    assert lines[-1] == "✕ given up by the search."
+    assert lines[-1] == "✕ dropped by the search."
 
 
 @pytest.mark.parametrize("width", [40, 80, 130])

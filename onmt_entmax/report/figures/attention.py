@@ -20,7 +20,7 @@ from onmt_entmax.report.text import shorten, visible
 
 MAX_TOKENS = 50
 LABEL_CELLS = 18
-_CELL = 0.145  # inches, where there is room
+_CELL = 0.145  # inches, where that fits
 _SMALLEST = 0.1
 
 
@@ -94,8 +94,8 @@ def attention_figure(maps: Sequence[HeatMap], width: float = style.PAGE, font: O
     least = [side + max(_SMALLEST * len(one.source), text) for side, one, text in zip(left, maps, captions)]
     columns = _panels_per_row(least, width)
     rows = [list(range(start, min(start + columns, len(maps)))) for start in range(0, len(maps), columns)]
-    room = min((width - sum(left[i] + 0.15 for i in row)) / sum(len(maps[i].source) for i in row) for row in rows)
-    cell = min(_CELL, room)
+    widest = min((width - sum(left[i] + 0.15 for i in row)) / sum(len(maps[i].source) for i in row) for row in rows)
+    cell = min(_CELL, widest)
     # a small heat map is as wide as what is written below it
     widths = [max(cell * len(one.source), text) for one, text in zip(maps, captions)]
     notes = [

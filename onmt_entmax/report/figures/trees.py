@@ -40,10 +40,10 @@ def beam_figure(tree: Tree, width: float = style.PAGE, font: Optional[Path] = No
         _segment(canvas, layout, place, baselines)
     y = top + layout.rows * leading + leading
     notes = [*([LEGEND_DROPPED] if layout.uses("✕") else []), *tree.notices]
-    room = min(canvas.width, max(canvas.used, _LEAST_TEXT))  # no wider than the tree itself
-    y = _paragraph(canvas, y, tree.statement, style.INK if tree.certified else style.WARN, room)
+    widest = min(canvas.width, max(canvas.used, _LEAST_TEXT))  # no wider than the tree itself
+    y = _paragraph(canvas, y, tree.statement, style.INK if tree.certified else style.WARN, widest)
     for note in notes:
-        y = _paragraph(canvas, y, note, style.SOFT, room)
+        y = _paragraph(canvas, y, note, style.SOFT, widest)
     return canvas.figure()
 
 
@@ -106,8 +106,8 @@ def _source(canvas: Canvas, source: Optional[list[str]]) -> float:
     return len(lines) * LEADING * SMALL + PAD
 
 
-def _paragraph(canvas: Canvas, y: float, text: str, color: str, room: float) -> float:
-    for line in wrap(text, lambda part: canvas.measure(part, SMALL), room):
+def _paragraph(canvas: Canvas, y: float, text: str, color: str, widest: float) -> float:
+    for line in wrap(text, lambda part: canvas.measure(part, SMALL), widest):
         canvas.text(0, y, line, SMALL, color)
         y += LEADING * SMALL
     return y
