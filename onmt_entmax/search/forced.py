@@ -241,11 +241,11 @@ def _feed(scorer: Scorer, targets: list[list[int]], sentences: Sequence[int], st
         output = scorer.step(torch.tensor(fed, device=device), states, rows)
         yield live, output
         step += 1
-        kept = [row for row, index in enumerate(live) if len(targets[index]) > step]
+        longer = [row for row, index in enumerate(live) if len(targets[index]) > step]
         states = output.states
-        if len(kept) < len(live):
-            states = select_rows(states, torch.tensor(kept, dtype=torch.long, device=device))
-            live = [live[row] for row in kept]
+        if len(longer) < len(live):
+            states = select_rows(states, torch.tensor(longer, dtype=torch.long, device=device))
+            live = [live[row] for row in longer]
 
 
 def _describe(

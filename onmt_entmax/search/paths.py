@@ -113,7 +113,7 @@ class Paths:
         self.totals = totals
 
     def attend(self, attention: Tensor | None) -> None:
-        """Keep the attention ``(R, S)`` of the current step (None: a model without)."""
+        """Record the attention ``(R, S)`` of the current step (None: a model without)."""
         self._attention.append(attention)
 
     def before(self, step: int, row: int) -> tuple[int, int]:
@@ -131,7 +131,7 @@ class Paths:
         return Path(rows[::-1], tokens[::-1])
 
     def weights(self, path: Path) -> Tensor | None:
-        """Attention along a path, ``(steps, S)``; None where none was kept."""
+        """Attention along a path, ``(steps, S)``; None where none was recorded."""
         if not self._attention or self._attention[0] is None:
             return None
         if self._joined is None:

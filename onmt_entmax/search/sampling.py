@@ -125,7 +125,7 @@ def _sample(scorer, settings, top_k, top_p, temperature, generator) -> list[Sear
         log_probs = constraints.apply(output.log_probs, [step - 1] * len(live), rows, prefixes)
         picks = draw(log_probs, top_k, top_p, temperature, generator)
         picked = log_probs.gather(1, picks.unsqueeze(1)).squeeze(1).double().clamp(max=0.0)
-        kept = []
+        alive = []
         for row, (path, token, log_prob) in enumerate(zip(live, picks.tolist(), picked.tolist())):
             expansions[paths[path]] += 1
             if log_prob == -math.inf:  # nothing is permitted here
@@ -141,9 +141,9 @@ def _sample(scorer, settings, top_k, top_p, temperature, generator) -> list[Sear
             if step >= limits[paths[path]]:
                 end(path, False)
             else:
-                kept.append(row)
-        where = torch.tensor(kept, dtype=torch.long, device=device)
-        live = [live[row] for row in kept]
+                alive.append(row)
+        where = torch.tensor(alive, dtype=torch.long, device=device)
+        live = [live[row] for row in alive]
         tokens, sentences = picks[where], sentences[where]
         states = select_rows(output.states, where)
     results = []
