@@ -9,7 +9,6 @@ two sides take turns. Stock's side runs the same OpenNMT-py with the plugin swit
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -19,6 +18,8 @@ import time
 from pathlib import Path
 
 from timing import add_options, report, row, set_up
+
+from onmt_entmax.files import read_lines, read_records, write_lines
 
 COMMON = ["-beam_size", "5", "-batch_size", "64", "-length_penalty", "none", "-max_length_ratio", "0"]
 
@@ -43,7 +44,7 @@ def child(args: argparse.Namespace) -> int:
     ArgumentParser.validate_translate_opts_dynamic(opt)
     set_random_seed(1, False)
     engine = InferenceEnginePY(opt)
-    lines = Path(opt.src).read_text(encoding="utf-8").split("\n")[:-1]
+    lines = read_lines(opt.src)
     engine.infer_list(lines[:64])
     start = time.perf_counter()
     engine.infer_list(lines)
@@ -63,7 +64,7 @@ def seconds(words: list[str], threads: int, stock: bool = False) -> float:
 
 def optimal_lines(path: Path) -> tuple[list[int], int]:
     """Numbers of the lines whose certificate is not `optimal`, and how many lines there are."""
-    records = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+    records = read_records(path)
     return [record["line"] for record in records if not record["optimal"]], len(records)
 
 
@@ -82,8 +83,7 @@ def main() -> int:
     set_up(args)
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "input.src"
-        lines = Path(args.src).read_text(encoding="utf-8").split("\n")[: args.lines]
-        source.write_text("".join(f"{line}\n" for line in lines if line), encoding="utf-8", newline="\n")
+        write_lines(source, [line for line in read_lines(args.src)[: args.lines] if line])
         certificates = Path(folder) / "exact.jsonl"
 
         def words(model: str, *more: str) -> list[str]:

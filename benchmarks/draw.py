@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
+from onmt_entmax.files import read_json
 from onmt_entmax.report.figures import style
 from onmt_entmax.report.text import alpha_name
 
@@ -50,7 +50,7 @@ def main() -> int:
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--output", type=Path, required=True, help=", ".join(style.SUFFIXES))
     args = parser.parse_args()
-    results = [json.loads(path.read_text(encoding="utf-8")) for path in args.files]
+    results = [read_json(path) for path in args.files]
     for path, result in zip(args.files, results):
         if not all("at" in row for row in result["rows"]):
             parser.error(f"{path} holds no curve")

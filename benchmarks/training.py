@@ -38,6 +38,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from onmt_entmax.engines.cpu.products import CHOICES, choose, products
 from onmt_entmax.entmax import entmax
+from onmt_entmax.files import read_lines, split_tokens
 from onmt_entmax.plugin.modules import Encoder, InputFeedDecoder
 from onmt_entmax.plugin.train.losses import EntmaxLossCompute, StockLossCompute
 from onmt_entmax.plugin.train.optimiser import Adam, keep_memory
@@ -85,8 +86,8 @@ def real_batches(task: dict, prefix: str, count: int, device: torch.device) -> l
     sides = []
     for side in ("src", "tgt"):
         numbers = {token: number for number, token in enumerate(task["tokens"][side])}
-        lines = Path(f"{prefix}.{side}").read_text(encoding="utf-8").split("\n")[:-1]
-        sides.append([torch.tensor([numbers.get(token, 0) for token in line.split()]) for line in lines])
+        lines = read_lines(f"{prefix}.{side}")
+        sides.append([torch.tensor([numbers.get(token, 0) for token in split_tokens(line)]) for line in lines])
     pairs = sorted(zip(*sides), key=lambda pair: (len(pair[0]), len(pair[1])))
     size = task["batch"]
     found = []

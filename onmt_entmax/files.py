@@ -90,7 +90,7 @@ def iterate_records(path: PathLike, may_be_cut: bool = False) -> Iterator[tuple[
         may_be_cut: leave out a last line that a kill cut short (one without ``\n`` that cannot be read).
 
     Raises:
-        UserError: as :func:`iterate_lines`; a line that is not JSON, holds NaN or Infinity, or is no object.
+        UserError: as :func:`iterate_lines`; a line that is no JSON object, or holds NaN or Infinity.
     """
     for number, raw in enumerate(byte_lines(path), 1):
         try:
@@ -111,11 +111,7 @@ def read_records(path: PathLike, may_be_cut: bool = False) -> list[dict[str, Any
 
 
 def read_json(path: PathLike) -> dict[str, Any]:
-    """Read a file that holds one JSON object.
-
-    Raises:
-        UserError: as :func:`iterate_records`; an empty file.
-    """
+    """Read a file that holds one JSON object; raises as :func:`iterate_records`, and for an empty file."""
     text = read_text(path)
     if not text.strip():
         raise UserError(f"{path} is empty; a JSON object is needed.")

@@ -43,15 +43,15 @@ def read_vocabulary(path: str, min_count: int) -> list[str]:
     """
     if not Path(path).is_file():
         raise UserError(f"Vocabulary not found at {path}: make it with onmt_build_vocab.")
-    lines = read_lines(path)
-    if not lines or _COUNTED.match(lines[0]) is None:
-        return lines
+    numbered = [(number, line) for number, line in enumerate(read_lines(path), start=1) if split_tokens(line)]
+    if not numbered or _COUNTED.match(numbered[0][1]) is None:
+        return [line for _, line in numbered]
     tokens = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in numbered:
         match = _COUNTED.match(line)
         if match is None:
             raise UserError(f"{path}, line {number}: {line!r} has no count, but the first line has one.")
-        if int(match.group(2)) >= min_count:
+        if int(match.group(2)) >= min_count and split_tokens(match.group(1)):
             tokens.append(match.group(1))
     return tokens
 

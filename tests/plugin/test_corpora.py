@@ -34,6 +34,11 @@ def test_vocabulary_without_counts(tmp_path):
     assert read_vocabulary(write(tmp_path / "v", "\u00a0\na\n7\n".encode()), 1) == ["\u00a0", "a", "7"]
 
 
+def test_a_blank_is_no_token_of_a_vocabulary(tmp_path):
+    assert read_vocabulary(write(tmp_path / "v", b"a\n\n \nb\n\n"), 1) == ["a", "b"]
+    assert read_vocabulary(write(tmp_path / "w", b"a\t9\n\t7\n \t6\n\nb\t5\n"), 1) == ["a", "b"]
+
+
 def test_vocabulary_line_without_its_count(tmp_path):
     with pytest.raises(UserError, match=r"v, line 2: 'b' has no count"):
         read_vocabulary(write(tmp_path / "v", b"a\t1\nb\n"), 1)
