@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Union
 
@@ -176,7 +176,7 @@ class Model:
 
     def translate(
         self,
-        lines: Sequence[Line],
+        lines: Iterable[Line],
         beam_size: int = 5,
         n_best: int = 1,
         certificates: bool = True,
@@ -247,7 +247,7 @@ class Model:
         return found
 
     def force(
-        self, sources: Sequence[Line], targets: Sequence[Line], max_support: int = 50, batch_size: int = 64
+        self, sources: Iterable[Line], targets: Iterable[Line], max_support: int = 50, batch_size: int = 64
     ) -> list[Forced]:
         """Score given targets, and say what else the model would allow at each step.
 
@@ -276,7 +276,7 @@ class Model:
 
     def complete(
         self,
-        sources: Sequence[Line],
+        sources: Iterable[Line],
         prefix: Line,
         beam_size: int = 5,
         max_length: int = 250,
@@ -305,7 +305,7 @@ class Model:
         if models.eos in models.target_ids(given):
             raise invalid_setting("prefix", " ".join(given), "It must not contain the end of the output.")
         settings = self._settings(beam_size, max_length, {"n_best": beam_size, "certificates": True})
-        text = self._text(sources, [given] * len(sources))
+        text = self._text(sources, prefix=given)
         found = [
             Completion(line, source, [], void_record(line), unknown, None, given)
             for line, (source, unknown) in enumerate(zip(text.sources, text.unknown), 1)
@@ -321,7 +321,7 @@ class Model:
         return found
 
     def sparsity(
-        self, sources: Sequence[Line], targets: Sequence[Line], batch_size: int = 64
+        self, sources: Iterable[Line], targets: Iterable[Line], batch_size: int = 64
     ) -> dict[str, float | int | None]:
         """Mean numbers of non-zeros per target token, ``</s>`` included (Table 3); see ``docs/formats.md``.
 
@@ -337,12 +337,16 @@ class Model:
         models = self._models
         return SearchSettings(models.start, models.eos, beam_size=beam_size, max_length=max_length, **more)
 
-    def _text(self, sources: Sequence[Line], targets: Sequence[Line] | None = None) -> Text:
-        """Read a call's text, and say how much of it is unknown."""
+    def _text(
+        self, sources: Iterable[Line], targets: Iterable[Line] | None = None, prefix: list[str] | None = None
+    ) -> Text:
+        """Read a call's text (a prefix is every line's target), and say how much of it is unknown."""
         from onmt_entmax.plugin.models import Text
 
         text = Text(self._models, _lines("sources", sources))
-        if targets is not None:
+        if prefix is not None:
+            text.add_targets([prefix] * len(text.sources))
+        elif targets is not None:
             text.add_targets(_lines("targets", targets))
         if self._log is not None and str(text.counts):
             self._log(str(text.counts))
@@ -379,7 +383,7 @@ def _tokens(line: Line) -> list[str]:
     return split_tokens(line) if isinstance(line, str) else [token for token in line if token]
 
 
-def _lines(name: str, lines: Sequence[Line]) -> list[list[str]]:
+def _lines(name: str, lines: Iterable[Line]) -> list[list[str]]:
     if isinstance(lines, (str, bytes)):
         raise invalid_setting(name, repr(lines), "It must be a list of lines; put a single line into a list.")
     return [_tokens(line) for line in lines]

@@ -56,6 +56,14 @@ def test_a_blank_line_is_a_blank_result(model):
     assert [one.text for one in model.translate([""], tree=True)] == [""]
 
 
+def test_lines_may_come_from_any_iterable(model):
+    expected = model.translate(["a b", "c"])
+    assert [one.text for one in model.translate(line for line in ("a b", "c"))] == [one.text for one in expected]
+    forced = model.force(iter(["a b", "c"]), iter(["b a", "c"]))
+    assert [one.text for one in forced] == ["b a", "c"]
+    assert [one.prefix for one in model.complete(iter(["a b", "c"]), ("b",))] == [["b"], ["b"]]
+
+
 def test_the_parts_of_a_translation(model):
     (one,) = model.translate([["a", "b", "c"]], attention=True, tree=True)
     best = one.hypotheses[0]
