@@ -6,14 +6,13 @@ Our options never take part in abbreviations: an abbreviation that named one sto
 from __future__ import annotations
 
 import argparse
-import os
 from argparse import Namespace
 
 from onmt_entmax.engines.cpu.products import CHOICES
 from onmt_entmax.errors import UserError, invalid_setting
 from onmt_entmax.plugin.alphas import FUNCTIONS, PLACES, alpha_of, keep_checkpoint_alphas, store_alpha
 from onmt_entmax.plugin.entry_points import one_line_errors
-from onmt_entmax.plugin.parsing import UnsetFloat, UnsetStr, given_options, is_unset
+from onmt_entmax.plugin.parsing import UnsetStr, given_options
 
 _ADDED: set[str] = set()  # option strings that are ours
 
@@ -61,48 +60,6 @@ def add_matmul_precision(group) -> None:
         help="Products of float32 matrices on a CPU: auto (oneDNN where it is as accurate as float32 and known to be "
         "faster), fp32 (as PyTorch does by itself), bf16 (oneDNN also where it rounds to bfloat16).",
     )
-
-
-def add_decoding_options(parser) -> None:
-    group = parser.add_argument_group("Search (onmt_entmax)")
-    add(
-        group,
-        "search",
-        default="beam",
-        choices=["beam", "exact"],
-        help="beam search, or exact (best-first) search for the most probable outputs.",
-    )
-    add(
-        group,
-        "certificates",
-        default="",
-        metavar="FILE",
-        help="Write one JSON object per input line: hypotheses, and whether they are provably the best ones. "
-        "`-` writes no file: for the server and the Python API, which return them.",
-    )
-    add(
-        group,
-        "attention",
-        default="",
-        metavar="FILE",
-        help="Write the attention of every hypothesis, one JSON object per input line.",
-    )
-    add(
-        group,
-        "whole_support",
-        action="store_true",
-        help="With -search exact: list every output of non-zero probability in the certificates, not n_best of them.",
-    )
-    add(
-        group,
-        "max_expansions",
-        type=int,
-        default=10000,
-        help="Exact search gives up (and says so) after this many expanded prefixes per line.",
-    )
-    add_matmul_precision(group)
-    penalty, ratio = action(parser, "length_penalty"), action(parser, "max_length_ratio")
-    penalty.default, ratio.default = UnsetStr(penalty.default), UnsetFloat(ratio.default)
 
 
 def extended(add_ours):
@@ -172,69 +129,6 @@ def check_gpu(name: str, value: object) -> None:
 
     if not torch.cuda.is_available():
         raise invalid_setting(name, value, "torch sees no CUDA device here; leave it out to use the CPU.")
-
-
-def check_files(opt: Namespace) -> None:
-    """Check what decoding will write before it starts: folders exist, and no file is named twice.
-
-    Raises:
-        UserError: naming the options and the file.
-    """
-    named = {}
-    for name in ("src", "tgt", "output", "certificates", "attention"):
-        path = getattr(opt, name, None)
-        if not isinstance(path, str) or path in ("", "-"):
-            continue
-        if name not in ("src", "tgt") and not os.path.isdir(os.path.dirname(path) or "."):
-            raise invalid_setting(name, path, f"The folder {os.path.dirname(path)} does not exist.")
-        if os.path.isdir(path):
-            raise invalid_setting(name, path, "It is a folder; a file is needed.")
-        if os.path.exists(path) and not os.path.isfile(path):  # a device or a pipe
-            if name in ("src", "tgt") and path != os.devnull:
-                raise invalid_setting(name, path, "It is read twice, so it must be a file, not a pipe.")
-            continue
-        first = named.setdefault(os.path.realpath(path), name)
-        if first != name and name != "tgt":
-            raise invalid_setting(name, path, f"`{first}` names the same file.")
-
-
-def validate_translate(opt: Namespace) -> None:
-    """Check decoding options and set the defaults that certificates need (see ``docs/search.md``).
-
-    Raises:
-        UserError: see the messages.
-    """
-    if opt.beam_size < 1:
-        raise invalid_setting("beam_size", opt.beam_size, "It must be at least 1.")
-    if not 1 <= opt.n_best <= opt.beam_size:
-        raise invalid_setting("n_best", opt.n_best, f"It must be between 1 and `beam_size`, which is {opt.beam_size}.")
-    if opt.max_expansions < 1:
-        raise invalid_setting("max_expansions", opt.max_expansions, "It must be at least 1.")
-    check_files(opt)
-    if opt.gpu >= 0:
-        check_gpu("gpu", opt.gpu)
-    if opt.certificates or opt.search == "exact":
-        if is_unset(opt.length_penalty):
-            opt.length_penalty = "none"
-        if is_unset(opt.max_length_ratio):
-            opt.max_length_ratio = 0.0
-    if opt.whole_support and (opt.search != "exact" or not opt.certificates):
-        raise invalid_setting(
-            "whole_support", True, "It needs `search: exact` and `certificates`, which list the outputs."
-        )
-    if opt.search == "exact":
-        voided = {
-            "length_penalty": (opt.length_penalty, "none"),
-            "coverage_penalty": (opt.coverage_penalty, "none"),
-            "random_sampling_topk": (opt.random_sampling_topk, 0),
-            "random_sampling_topp": (opt.random_sampling_topp, 0),
-            "block_ngram_repeat": (opt.block_ngram_repeat, 0),
-        }
-        for name, (value, neutral) in voided.items():
-            if value != neutral:
-                raise invalid_setting(
-                    name, value, f"`search: exact` needs {neutral}: it looks for the most probable output."
-                )
 
 
 def get_option_tuples(stock):

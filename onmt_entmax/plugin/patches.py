@@ -25,6 +25,7 @@ from onmt_entmax.plugin.modules import (
 )
 from onmt_entmax.plugin.train import data, losses, main, optimiser, rate, report, saver, trainer
 from onmt_entmax.plugin.train import options as train_options
+from onmt_entmax.plugin.translate import options as decoding_options
 from onmt_entmax.plugin.translate import server, written
 from onmt_entmax.plugin.translate.translator import SparseTranslator
 
@@ -58,7 +59,12 @@ _ENGINE = "onmt.inference_engine:InferenceEnginePY"
 TABLE = (
     # options
     Patch("onmt.opts", "model_opts", options.extended(options.add_model_options), "adds the alphas"),
-    Patch("onmt.opts", "_add_decoding_opts", options.extended(options.add_decoding_options), "adds search options"),
+    Patch(
+        "onmt.opts",
+        "_add_decoding_opts",
+        options.extended(decoding_options.add_decoding_options),
+        "adds search options",
+    ),
     Patch(
         "onmt.opts",
         "_add_train_general_opts",
@@ -71,7 +77,12 @@ TABLE = (
     Patch(_PARSER, "_get_option_tuples", options.get_option_tuples, "keeps stock's abbreviations unambiguous"),
     Patch(_PARSER, "validate_prepare_opts", options.validating(lambda opt: None), "assertions become one line"),
     Patch(_PARSER, "validate_model_opts", options.validating(options.validate_model), "checks alphas"),
-    Patch(_PARSER, "validate_translate_opts", options.validating(options.validate_translate), "`n_best` > `beam_size`"),
+    Patch(
+        _PARSER,
+        "validate_translate_opts",
+        options.validating(decoding_options.validate_translate),
+        "`n_best` > `beam_size`",
+    ),
     Patch(_PARSER, "validate_train_opts", options.validating(train_options.validate_training), "checks early"),
     # packages that are missing
     Patch(_PARSER, "_validate_transforms_opts", standins.validate_transforms, "names what a transform lacks"),

@@ -7,6 +7,7 @@ import itertools
 import torch
 from onmt.constants import DefaultTokens
 from onmt.translate.translator import Translator as StockTranslator
+from onmt.utils.logging import logger
 from torch import Tensor
 
 from onmt_entmax.errors import invalid_setting
@@ -51,6 +52,11 @@ class SparseTranslator(StockTranslator):
         translator.whole_support = getattr(opt, "whole_support", False)
         translator.certificates_file = getattr(opt, "certificates", "") or ""
         translator.attention_file = getattr(opt, "attention", "") or ""
+        names, unknown = translator.vocabs["tgt"], translator._tgt_unk_idx
+        strange = [token for token in opt.ignore_when_blocking if names[token] == unknown]
+        if strange:
+            translator._exclusion_idxs.discard(unknown)
+            logger.warning(f"`ignore_when_blocking`: not in the target vocabulary: {', '.join(strange)}.")
         translator.matmul_precision = getattr(opt, "matmul_precision", cls.matmul_precision)
         # the command looks at neither scores nor predictions, and there may be ten million lines of them
         translator.keeps_results = running_command() != "onmt_translate"

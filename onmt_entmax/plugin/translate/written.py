@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import Optional
 
+from onmt.utils.logging import logger as onmt_logger
 from torch import Tensor
 
 from onmt_entmax.files import WholeFile, cannot_write, json_line
+from onmt_entmax.plugin.translate.options import without_effect
 
 
 class Score(float):
@@ -68,6 +70,8 @@ class LateOutput:
 
 def build_translator(stock):
     def build_translator(opt, device_id=0, report_score=True, logger=None, out_file=None):
+        for sentence in without_effect(opt):
+            onmt_logger.warning(sentence)
         return stock(opt, device_id, report_score, logger, LateOutput(opt.output) if out_file is None else out_file)
 
     return build_translator

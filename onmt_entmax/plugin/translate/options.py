@@ -1,0 +1,194 @@
+"""Options of decoding: those the plugin adds, and what is said of those that would have no effect."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+
+from onmt_entmax.errors import invalid_setting
+from onmt_entmax.plugin.options import action, add, add_matmul_precision, check_gpu
+from onmt_entmax.plugin.parsing import UnsetFloat, UnsetStr, is_unset
+
+MAX_EXPANSIONS = 10000
+
+
+def add_decoding_options(parser) -> None:
+    group = parser.add_argument_group("Search (onmt_entmax)")
+    add(
+        group,
+        "search",
+        default="beam",
+        choices=["beam", "exact"],
+        help="beam search, or exact (best-first) search for the most probable outputs.",
+    )
+    add(
+        group,
+        "certificates",
+        default="",
+        metavar="FILE",
+        help="Write one JSON object per input line: hypotheses, and whether they are provably the best ones. "
+        "`-` writes no file: for the server and the Python API, which return them.",
+    )
+    add(
+        group,
+        "attention",
+        default="",
+        metavar="FILE",
+        help="Write the attention of every hypothesis, one JSON object per input line.",
+    )
+    add(
+        group,
+        "whole_support",
+        action="store_true",
+        help="With -search exact: list every output of non-zero probability in the certificates, not n_best of them.",
+    )
+    add(
+        group,
+        "max_expansions",
+        type=int,
+        default=MAX_EXPANSIONS,
+        help="Exact search gives up (and says so) after this many expanded prefixes per line.",
+    )
+    add_matmul_precision(group)
+    penalty, ratio = action(parser, "length_penalty"), action(parser, "max_length_ratio")
+    penalty.default, ratio.default = UnsetStr(penalty.default), UnsetFloat(ratio.default)
+
+
+def check_files(opt: Namespace) -> None:
+    """Check what decoding will write before it starts: folders exist, and no file is named twice.
+
+    Raises:
+        UserError: naming the options and the file.
+    """
+    named = {}
+    for name in ("src", "tgt", "output", "certificates", "attention"):
+        path = getattr(opt, name, None)
+        if not isinstance(path, str) or path in ("", "-"):
+            continue
+        if name not in ("src", "tgt") and not os.path.isdir(os.path.dirname(path) or "."):
+            raise invalid_setting(name, path, f"The folder {os.path.dirname(path)} does not exist.")
+        if os.path.isdir(path):
+            raise invalid_setting(name, path, "It is a folder; a file is needed.")
+        if os.path.exists(path) and not os.path.isfile(path):  # a device or a pipe
+            if name in ("src", "tgt") and path != os.devnull:
+                raise invalid_setting(name, path, "It is read twice, so it must be a file, not a pipe.")
+            continue
+        first = named.setdefault(os.path.realpath(path), name)
+        if first != name and name != "tgt":
+            raise invalid_setting(name, path, f"`{first}` names the same file.")
+
+
+def validate_translate(opt: Namespace) -> None:
+    """Check decoding options and set the defaults that certificates need (see ``docs/search.md``).
+
+    Raises:
+        UserError: see the messages.
+    """
+    if opt.beam_size < 1:
+        raise invalid_setting("beam_size", opt.beam_size, "It must be at least 1.")
+    if not 1 <= opt.n_best <= opt.beam_size:
+        raise invalid_setting("n_best", opt.n_best, f"It must be between 1 and `beam_size`, which is {opt.beam_size}.")
+    if opt.max_expansions < 1:
+        raise invalid_setting("max_expansions", opt.max_expansions, "It must be at least 1.")
+    _refuse_what_does_nothing(opt)
+    check_files(opt)
+    for name, value in (
+        ("gpu", opt.gpu),
+        ("gpu_ranks", max(opt.gpu_ranks, default=-1)),
+        ("world_size", opt.world_size - 2),
+    ):
+        if value >= 0:
+            check_gpu(name, getattr(opt, name))
+    if opt.certificates or opt.search == "exact":
+        if is_unset(opt.length_penalty):
+            opt.length_penalty = "none"
+        if is_unset(opt.max_length_ratio):
+            opt.max_length_ratio = 0.0
+    if opt.whole_support and (opt.search != "exact" or not opt.certificates):
+        raise invalid_setting(
+            "whole_support", True, "It needs `search: exact` and `certificates`, which list the outputs."
+        )
+    if opt.search == "exact":
+        voided = {
+            "length_penalty": (opt.length_penalty, "none"),
+            "coverage_penalty": (opt.coverage_penalty, "none"),
+            "random_sampling_topk": (opt.random_sampling_topk, 0),
+            "random_sampling_topp": (opt.random_sampling_topp, 0),
+            "block_ngram_repeat": (opt.block_ngram_repeat, 0),
+        }
+        for name, (value, neutral) in voided.items():
+            if value != neutral:
+                raise invalid_setting(
+                    name, value, f"`search: exact` needs {neutral}: it looks for the most probable output."
+                )
+
+
+def _refuse_what_does_nothing(opt: Namespace) -> None:
+    """Refuse what OpenNMT-py accepts, and then does not do.
+
+    Raises:
+        UserError: naming the option.
+    """
+    if opt.dump_beam:
+        raise invalid_setting(
+            "dump_beam",
+            opt.dump_beam,
+            "OpenNMT-py 3.5 writes nothing there; `onmt_entmax trace` writes a search as JSON.",
+        )
+    if opt.precision == "int8":
+        raise invalid_setting("precision", "int8", "OpenNMT-py 3.5 decodes in float32 then; leave it out.")
+    if opt.data_type != "text":
+        raise invalid_setting("data_type", opt.data_type, "Valid choices: text.")
+    if opt.attention == "-":
+        raise invalid_setting("attention", "-", "A file is needed: attention is only written.")
+    if "clean" in opt.transforms:
+        raise invalid_setting("transforms", "clean", "It has settings for training corpora only.")
+    if opt.phrase_table and not os.path.isfile(opt.phrase_table):
+        raise invalid_setting("phrase_table", opt.phrase_table, "There is no such file.")
+
+
+def without_effect(opt: Namespace) -> list[str]:
+    """A sentence for each option that was set and changes nothing, because of another one."""
+    samples = opt.random_sampling_topk != 0 or opt.random_sampling_topp != 0
+    takes_best = opt.random_sampling_topk == 1
+    covers = opt.coverage_penalty != "none" and opt.beta != 0 and not samples
+    conditions = (  # option, value that does nothing, whether it has an effect, why not
+        ("max_expansions", MAX_EXPANSIONS, opt.search == "exact", "`search` is beam"),
+        ("alpha", 1.0, opt.length_penalty != "none", "`length_penalty` is none"),
+        ("coverage_penalty", "none", opt.beta != 0, "`beta` is 0"),
+        ("coverage_penalty", "none", not samples, "outputs are sampled"),
+        ("beta", 0.0, opt.coverage_penalty != "none", "`coverage_penalty` is none"),
+        ("stepwise_penalty", False, covers, "there is no coverage penalty"),
+        ("ratio", 0.0, not samples, "outputs are sampled"),
+        ("random_sampling_temp", 1.0, samples and not takes_best, "nothing is sampled"),
+        ("random_sampling_topp", 0.0, not takes_best, "`random_sampling_topk` 1 takes the most probable token"),
+        ("ignore_when_blocking", [], opt.block_ngram_repeat > 0, "`block_ngram_repeat` is 0"),
+        ("phrase_table", "", opt.replace_unk, "`replace_unk` is not set"),
+        ("align_debug", False, opt.report_align, "`report_align` is not set"),
+        ("avg_raw_probs", False, len(opt.models) > 1, "there is one model"),
+        ("src_feats_defaults", None, opt.n_src_feats > 0, "`n_src_feats` is 0"),
+    )
+    found = [(name, why) for name, idle, works, why in conditions if getattr(opt, name) != idle and not works]
+    found += _of_unused_transforms(opt)
+    return [f"`{name}` {getattr(opt, name)} has no effect: {why}." for name, why in found]
+
+
+def _of_unused_transforms(opt: Namespace) -> list[tuple[str, str]]:
+    """Options of transforms, none of which is in use, with the reason."""
+    from onmt.transforms import AVAILABLE_TRANSFORMS
+    from onmt.utils.parse import ArgumentParser
+
+    owners: dict[str, list[str]] = {}
+    defaults = {}
+    for transform, kind in AVAILABLE_TRANSFORMS.items():
+        parser = ArgumentParser()
+        kind.add_options(parser)
+        for option in parser._actions:
+            if option.dest != "help":
+                owners.setdefault(option.dest, []).append(transform)
+                defaults[option.dest] = option.default
+    return [
+        (name, f"`transforms` has no {' or '.join(transforms)}")
+        for name, transforms in owners.items()
+        if getattr(opt, name, defaults[name]) != defaults[name] and not set(transforms) & set(opt.transforms)
+    ]
