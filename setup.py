@@ -7,7 +7,7 @@ from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-VERSION = runpy.run_path(os.path.join(HERE, "onmt_entmax", "version.py"))["__version__"]
+VERSION = runpy.run_path(os.path.join(HERE, "onmt_entmax", "version.py"))["version"]()
 PTH_NAME = "onmt_entmax.pth"
 # One line that starts with "import"; after an uninstall that left it behind, Python must still start in silence.
 PTH_LINE = (

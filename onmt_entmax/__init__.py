@@ -6,8 +6,6 @@ Importing this package imports neither torch nor OpenNMT-py (it happens at every
 
 from __future__ import annotations
 
-from onmt_entmax.version import __version__
-
 __all__ = ["__version__", "load", "register"]
 
 
@@ -61,3 +59,11 @@ def load(*paths, gpu=-1, log=None, progress=False):
     from onmt_entmax.api import Model
 
     return Model(paths, gpu, log, progress)
+
+
+def __getattr__(name: str) -> str:
+    if name == "__version__":  # found when asked for: this package is imported at every start of Python
+        from onmt_entmax.version import version
+
+        return version()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

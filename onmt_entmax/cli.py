@@ -13,7 +13,6 @@ import sys
 from collections.abc import Sequence
 
 from onmt_entmax.errors import UserError
-from onmt_entmax.version import __version__
 
 # subcommand -> (module, what it does)
 SUBCOMMANDS = {
@@ -53,10 +52,20 @@ def _hyphens(word: str) -> str:
     return name.replace("_", "-") + equals + value
 
 
+class _ShowVersion(argparse.Action):
+    """Finds the version only when asked for it."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        from onmt_entmax.version import version
+
+        print(f"onmt_entmax {version()}")
+        parser.exit()
+
+
 def build_parser(command: str | None) -> argparse.ArgumentParser:
     """Make the parser; only ``command``'s own arguments are filled in."""
     parser = Parser(prog="onmt_entmax", description="Sparse sequence-to-sequence models.")
-    parser.add_argument("--version", action="version", version=f"onmt_entmax {__version__}")
+    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version of the code and end")
     subparsers = parser.add_subparsers(dest="command", metavar="SUBCOMMAND", required=True)
     for name, (module, description) in SUBCOMMANDS.items():
         subparser = subparsers.add_parser(name, help=description, description=description, allow_abbrev=False)

@@ -1,4 +1,4 @@
-"""Signatures: how a number was made, e.g. ``acc|task:conll2018.1|set:medium|split:test|seed:1|version:0.1.0``.
+"""Signatures: how a number was made, e.g. ``acc|task:conll2018.1|set:medium|split:test|seed:1|version:0.2.0``.
 
 A name, then fields ``key:value``, last the version of the code; written and read here and nowhere else.
 """
@@ -6,12 +6,9 @@ A name, then fields ``key:value``, last the version of the code; written and rea
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Mapping
-from functools import lru_cache
-from pathlib import Path
 
-from onmt_entmax.version import __version__
+from onmt_entmax.version import version as code_version
 
 _ESCAPES = {"%": "%25", "|": "%7C", "\n": "%0A"}
 _ESCAPED = {escape: character for character, escape in _ESCAPES.items()}
@@ -42,23 +39,6 @@ def parse_signature(text: str) -> dict[str, str]:
         key, _, value = part.partition(":")
         fields[key] = re.sub("%(?:25|7C|0A)", lambda match: _ESCAPED[match[0]], value)
     return fields
-
-
-@lru_cache(maxsize=1)
-def code_version() -> str:
-    """Which code makes the numbers: the version and, in a git checkout, the commit: ``0.1.0+23b724b`` (or ``.dirty``).
-
-    An installed package has the version only.
-    """
-    root = Path(__file__).resolve().parents[1]
-    if not (root / ".git").exists() or not (root / "setup.py").is_file():
-        return __version__
-    words = ["git", "--no-optional-locks", "-C", str(root), "describe", "--always", "--dirty=.dirty", "--exclude=*"]
-    try:
-        found = subprocess.run(words, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return __version__
-    return f"{__version__}+{found}" if found else __version__
 
 
 def _escape(value: str) -> str:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from onmt_entmax import signatures
-from onmt_entmax.signatures import code_version, parse_signature, signature
-from onmt_entmax.version import __version__
+from onmt_entmax.signatures import parse_signature, signature
 
 
 @pytest.fixture
@@ -68,31 +65,3 @@ def test_a_file_name_cannot_break_a_signature(released):
 @given(st.dictionaries(st.text("abc_", min_size=1), st.text()))
 def test_fields_come_back(fields):
     assert parse_signature(signature(None, {"first": "1", **fields}, version=False)) == {"first": "1", **fields}
-
-
-def test_an_installed_package_has_its_version_only(monkeypatch, tmp_path):
-    monkeypatch.setattr(signatures, "__file__", str(tmp_path / "site-packages" / "onmt_entmax" / "signatures.py"))
-    assert code_version.__wrapped__() == __version__
-
-
-def test_a_checkout_has_its_commit(monkeypatch, tmp_path):
-    def git(*words):
-        about = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
-        return subprocess.run(
-            ["git", "-C", tmp_path, *about, *words], check=True, capture_output=True, text=True
-        ).stdout
-
-    try:
-        git("init", "-q")
-    except OSError:
-        pytest.skip("git is not installed")
-    monkeypatch.setattr(signatures, "__file__", str(tmp_path / "onmt_entmax" / "signatures.py"))
-    (tmp_path / "setup.py").write_text("1\n")
-    git("add", "setup.py")
-    git("commit", "-qm", "first")
-    commit = git("rev-parse", "HEAD")
-    found = code_version.__wrapped__()
-    version, _, short = found.partition("+")
-    assert version == __version__ and len(short) >= 4 and commit.startswith(short)
-    (tmp_path / "setup.py").write_text("2\n")
-    assert code_version.__wrapped__() == found + ".dirty"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import onmt_entmax
 from onmt_entmax.errors import UserError
-from onmt_entmax.version import __version__
+from onmt_entmax.version import version
 
 PACKAGES = (
     "OpenNMT-py",
@@ -116,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the report. Returns 0 when all is well, 1 when something is missing that is needed."""
     versions = {package: _version(package) for package in PACKAGES}
     working, hook = hook_status()
-    rows = [("onmt_entmax", f"{__version__} in {Path(onmt_entmax.__file__).resolve().parent}")]
+    rows = [("onmt_entmax", f"{version()} in {Path(onmt_entmax.__file__).resolve().parent}")]
     rows += [("Python", f"{platform.python_version()} in {sys.prefix}")]
     rows += list(versions.items())
     rows += [("stack", _stack(versions["torch"])), ("hook", hook)]

@@ -28,7 +28,7 @@ from onmt_entmax.report.steps import forced_of
 from onmt_entmax.report.trees import tree_of
 from onmt_entmax.search.result import RATES, rates_of
 from onmt_entmax.signatures import parse_signature
-from onmt_entmax.version import __version__
+from onmt_entmax.version import version
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _NAMES = {
@@ -65,7 +65,7 @@ def page(run: RunFiles, examples: int = 20) -> str:
     names = dict.fromkeys(text.alphas_name(*own.alphas, own.learned) for own in run.metrics)
     made = environment.get_template("page.html").render(
         title=run.folder.resolve().name,
-        subtitle=", ".join([*names, f"made by onmt_entmax {__version__}"]),
+        subtitle=", ".join([*names, f"made by onmt_entmax {version()}"]),
         css=(_TEMPLATES / "page.css").read_text(encoding="utf-8"),
         tiles=_tiles(run),
         notices=run.notices,

@@ -20,7 +20,7 @@ from onmt_entmax.plugin.train.stop import StopRule, is_better
 from onmt_entmax.progress import Clock, steps_per_epoch
 from onmt_entmax.report.metrics import MetricsLog
 from onmt_entmax.signatures import signature
-from onmt_entmax.version import __version__
+from onmt_entmax.version import version
 
 _COUNTS = ("loss", "n_batchs", "n_sents", "n_words", "n_correct", "n_src_words")
 
@@ -140,7 +140,7 @@ class Run:
             ranks = [None] * world_size()
             torch.distributed.all_gather_object(ranks, own)
         return {
-            "version": __version__,
+            "version": version(),
             "step": step,
             "ranks": ranks,
             "best": dict(self.best),

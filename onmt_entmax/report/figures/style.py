@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from onmt_entmax.errors import UserError, choices
 from onmt_entmax.files import write_stream
-from onmt_entmax.version import __version__
+from onmt_entmax.version import version
 
 PAGE = 6.3  # inches
 COLUMN = 3.1
@@ -105,7 +105,7 @@ def save(figure: Figure, path: Path, signatures: Iterable[str] = ()) -> None:
     """
     check_output(path)
     about = "; ".join(dict.fromkeys(signatures)) or "no signature"
-    creator = f"onmt_entmax {__version__}"
+    creator = f"onmt_entmax {version()}"
     suffix = path.suffix.lower()
     metadata = {
         ".png": {"Description": about, "Software": creator},

@@ -19,7 +19,7 @@ from onmt_entmax.errors import UserError
 from onmt_entmax.files import iterate_lines, sha256, write_lines, write_text
 from onmt_entmax.tasks.inflection.format import Corpus, Row, encode_row, find_corpora, read_rows
 from onmt_entmax.tasks.prepared import data_yaml, input_name, prepared_folder, write_manifest
-from onmt_entmax.version import __version__
+from onmt_entmax.version import version
 
 
 def prepare(
@@ -69,7 +69,7 @@ def prepare(
         about = {
             "task": name,
             "setting": setting,
-            "version": __version__,
+            "version": version(),
             "seed": seed,
             "rows": {split: sum(c.get(split, 0) for c in counts.values()) for split in ("train", "dev", "test")},
             "vocabularies": vocabularies,

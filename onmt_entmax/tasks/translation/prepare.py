@@ -19,7 +19,7 @@ from onmt_entmax.tasks.translation.readers import CORPORA, KFTT_ORIGINAL_PAIRS, 
 from onmt_entmax.tasks.translation.settings import Settings
 from onmt_entmax.tasks.translation.subwords import count_pieces, undo_subwords, vocabulary_lines, write_segmenters
 from onmt_entmax.tasks.translation.text import Tokenizer, make_tokenizer, normalise_romanian
-from onmt_entmax.version import __version__
+from onmt_entmax.version import version
 
 
 def prepare(settings: Settings, data: Path, output: Path) -> dict:
@@ -65,7 +65,7 @@ def prepare(settings: Settings, data: Path, output: Path) -> dict:
             "task": "translation",
             "corpus": settings.corpus,
             "direction": settings.direction,
-            "version": __version__,
+            "version": version(),
             "settings": asdict(settings),
             "tokenizers": {side: settings.tokenizer_kind("test", language) for side, language in languages.items()},
             "counts": {split: lines.counts for split, lines in prepared.items()},

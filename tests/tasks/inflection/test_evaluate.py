@@ -9,9 +9,9 @@ import pytest
 
 from onmt_entmax import cli
 from onmt_entmax.files import read_lines, write_json, write_lines
-from onmt_entmax.signatures import code_version
+from onmt_entmax.version import version
 
-SIGNATURE = f"task:conll2018.1|set:low|split:test|langs:2|avg:macro|alpha:1.5/2|seed:1|version:{code_version()}"
+SIGNATURE = f"task:conll2018.1|set:low|split:test|langs:2|avg:macro|alpha:1.5/2|seed:1|version:{version()}"
 
 
 def hypothesis(probability):

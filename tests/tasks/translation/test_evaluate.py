@@ -13,7 +13,6 @@ import sacrebleu
 from onmt_entmax.cli import main
 from onmt_entmax.errors import UserError
 from onmt_entmax.files import read_lines
-from onmt_entmax.signatures import code_version
 from onmt_entmax.tasks.translation.evaluate import evaluate, table
 from onmt_entmax.tasks.translation.prepare import prepare
 from onmt_entmax.tasks.translation.scores import (
@@ -22,6 +21,7 @@ from onmt_entmax.tasks.translation.scores import (
     sentence_statistics,
     tokenised_bleu,
 )
+from onmt_entmax.version import version
 from tests.tasks.translation.archives import sentences
 from tests.tasks.translation.test_prepare import plain, write_plain
 
@@ -65,7 +65,7 @@ def test_signatures_say_how(data):
     result = evaluate(data, [data / "test.tgt"], about={"alpha": "1.5/1.5", "seed": "1"})
     assert result["signatures"]["bleu_tok"] == (
         "bleu_tok|task:plain|dir:de-en|split:test|lines:3|train:12|text:moses|subwords:bpe-joint-5|alpha:1.5/1.5|seed:1"
-        f"|runs:1|nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|sacrebleu:{sacrebleu.__version__}|version:{code_version()}"
+        f"|runs:1|nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|sacrebleu:{sacrebleu.__version__}|version:{version()}"
     )
     assert "|tok:13a|" in result["signatures"]["bleu_raw"]
     assert "|nc:6|nw:0|" in result["signatures"]["chrf"]
