@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 WARN_ABOVE = 0.10  # share of unknown tokens; far more than a test set of the same task has
-
-
-NAMED = 5  # unknown tokens
+NAMED = 5  # unknown tokens that the warning names
 
 
 class UnknownTokens:

@@ -194,7 +194,7 @@ class Text:
             ids = models.source_ids(source, line) if source else []
             self.ids.append(ids)
             self.unknown.append([token for token, row in zip(source, ids) if row[0] == models.unknown_source])
-            self.counts.add("source", len(self.unknown[-1]), len(source))
+            self.counts.add("source", len(self.unknown[-1]), len(source), self.unknown[-1])
 
     def add_targets(self, targets: list[list[str]]) -> None:
         """Add targets, one for each source."""
@@ -206,7 +206,7 @@ class Text:
             self.target_ids.append(ids)
             own = [token for token, index in zip(target, ids) if index == self.models.unknown]
             unknown += own
-            self.counts.add("target", len(own), len(target))
+            self.counts.add("target", len(own), len(target), own)
 
     def batches(self, batch_size: int, progress: bool, any_order: bool = False) -> Iterator[tuple[list[int], Scorer]]:
         """Lines that are not blank, of like length together: their places (from 0), and the model bound to them."""
