@@ -103,7 +103,7 @@ def table1(paths: Sequence[Path]) -> Table:
         about = _about(path, result, "acc")
         alphas = _alphas(path, about)
         if alphas is None:
-            notices.append(f"{path.name}: alpha {about['alpha']} has no place in this table: left out.")
+            notices.append(f"{path}: alpha {about['alpha']} has no place in this table: left out.")
             continue
         found.append((path, result["macro"]["acc"], alphas, about))
     singles: dict[tuple[Any, str], dict[str, float]] = {}
@@ -186,7 +186,7 @@ def table2(paths: Sequence[Path]) -> Table:
         output, attention = _alphas(path, about) or (None, "learned")
         direction = about.get("dir", "unknown")
         if output != attention or direction not in DIRECTIONS:
-            notices.append(f"{path.name}: alphas {about['alpha']}, direction {direction} have no place in this table.")
+            notices.append(f"{path}: alphas {about['alpha']}, direction {direction} have no place in this table.")
             continue
         _check_same(path, about, first.setdefault((output, direction), about))
         for scores in result["runs"]:
@@ -233,7 +233,7 @@ def table3(paths: Sequence[Path]) -> Table:
         alphas, shown, numbers, signature = _sparsity(path)
         signatures.append(signature)
         if alphas is None or alphas[0] != alphas[1]:
-            notices.append(f"{path.name}: alpha {shown} has no place in this table, where output and attention agree.")
+            notices.append(f"{path}: alpha {shown} has no place in this table, where output and attention agree.")
             continue
         found.setdefault(alphas[0], []).append(numbers)
     rows_of = sorted({*PAPER3, *found})

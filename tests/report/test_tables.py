@@ -157,7 +157,7 @@ def test_table3_says_what_has_no_place_in_it(tmp_path):
 
 def test_a_learned_alpha_has_no_place_in_tables_1_and_2(tmp_path):
     table = table1(write(tmp_path, [samples.inflection_result(80.0, "1.5/learned", "1")]))
-    assert table.notices == ["r0.json: alpha 1.5/learned has no place in this table: left out."]
+    assert table.notices == [f"{tmp_path}/r0.json: alpha 1.5/learned has no place in this table: left out."]
     table = table2(write(tmp_path, [samples.translation_result([26.0], "1.5/learned")]))
     assert "alphas 1.5/learned, direction de-en have no place" in " ".join(table.notices)
 

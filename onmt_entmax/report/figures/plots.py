@@ -94,7 +94,7 @@ class Panel(NamedTuple):
     Attributes:
         key: in the metrics file.
         title: above the panel.
-        logarithmic: the scale.
+        logarithmic: the scale, for values of more than one order of magnitude.
         alpha: of the output, if only runs with this one are shown: losses of different alphas cannot be compared.
         learned: whether only runs with a learned alpha are shown.
     """
@@ -168,7 +168,8 @@ def draw_panel(axes, panel: Panel, groups: Groups) -> None:
                 axes.plot([best["step"]], [best["accuracy"]], **ring, clip_on=False)
     axes.set_title(panel.title, loc="left")
     axes.set_xlabel("training step")
-    if panel.logarithmic:
+    shown = [value for runs in groups.values() for run in runs for value in panel.points(run)[1]]
+    if panel.logarithmic and max(shown) > 10 * min(shown) > 0:
         axes.set_yscale("log")
         low, high = axes.get_ylim()
         axes.yaxis.set_major_locator(LogLocator(subs=(1,) if high > 500 * low else (1, 2, 5), numticks=12))
