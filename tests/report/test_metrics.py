@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import math
+
 import pytest
 
 from onmt_entmax.errors import UserError
-from onmt_entmax.report.metrics import read_metrics, read_rows
+from onmt_entmax.report.metrics import MetricsLog, read_metrics, read_rows
 from tests.report import samples
 
 
@@ -51,3 +54,38 @@ def test_rows_of_a_new_file_and_of_another_kind(tmp_path):
         read_rows(path)
     with pytest.raises(UserError, match="holds certificates of .*Needed: a metrics file of `onmt_train`"):
         read_metrics(path)
+
+
+def test_metrics_are_appended_and_truncated(tmp_path):
+    path = tmp_path / "m_metrics.jsonl"
+    log = MetricsLog(path)
+    for step in (5, 10, 15):
+        log.append({"step": step, "loss": math.nan if step == 10 else 1.5})
+    assert path.read_bytes() == b'{"step": 5, "loss": 1.5}\n{"step": 10, "loss": null}\n{"step": 15, "loss": 1.5}\n'
+    MetricsLog(path, after_step=10).append({"step": 11})
+    assert [entry["step"] for entry in read_rows(path)] == [5, 10, 11]
+    MetricsLog(path)
+    assert path.read_bytes() == b""
+
+
+def test_metrics_survive_a_kill_in_the_middle_of_a_line(tmp_path):
+    path = tmp_path / "m_metrics.jsonl"
+    path.write_bytes(b'{"step": 5}\n{"step": 1')
+    assert read_rows(path) == [{"step": 5}]
+    MetricsLog(path, after_step=5)
+    assert path.read_bytes() == b'{"step": 5}\n'
+
+
+def test_metrics_of_something_else_are_named(tmp_path):
+    path = tmp_path / "m_metrics.jsonl"
+    path.write_bytes(b'nothing\n{"step": 5}\n')
+    with pytest.raises(ValueError, match=r"m_metrics.jsonl, line 1: not JSON"):
+        read_rows(path)
+
+
+def test_read_metrics_keeps_unicode_line_separators(tmp_path):
+    path = tmp_path / "m_metrics.jsonl"
+    MetricsLog(path).append({"step": 1, "signature": "a\u2028b"})
+    assert read_rows(path) == [{"step": 1, "signature": "a\u2028b"}]
+    assert len(path.read_bytes().split(b"\n")) == 2
+    assert json.loads(path.read_bytes())["step"] == 1

@@ -161,7 +161,8 @@ def _page(options: Namespace) -> float:
 def _files(options: Namespace) -> list[str]:
     from onmt_entmax.files import sha256
 
-    return [f"file:{path.name}|sha256:{sha256(path)[:16]}" for path in options.input]
+    abouts = ({"file": path.name, "sha256": sha256(path)[:16]} for path in options.input)
+    return [signature(None, about, version=False) for about in abouts]
 
 
 _DRAW: dict[str, Callable[[Namespace], Drawing]] = {
