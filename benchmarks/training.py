@@ -200,9 +200,7 @@ class Worker:
     ) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(
-            target=serve, args=(theirs, args, task, alpha, checkpoint, products), daemon=True
-        )
+        self._process = context.Process(target=serve, args=(theirs, args, task, alpha, checkpoint, how), daemon=True)
         self._process.start()
         theirs.close()
 
