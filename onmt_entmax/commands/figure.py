@@ -16,7 +16,23 @@ import sys
 from pathlib import Path
 
 from onmt_entmax.errors import UserError, choices, invalid_setting
-from onmt_entmax.report.figures import FIGURES, IN_TERMINAL, draw, text_of
+
+# name -> (what it shows, what it is made from)
+FIGURES = {
+    "mappings": ("alpha-entmax in two dimensions (Fig. 3)", None),
+    "beam": ("the search of one input as a tree (Fig. 1)", "output of `trace`, or of `onmt_translate -certificates`"),
+    "forced": ("what the model allows along a target (Fig. 2)", "output of `force`"),
+    "attention": (
+        "attention weights, non-zeros outlined (Fig. 5)",
+        "output of `trace`, `force` or `onmt_translate -attention`, one per model",
+    ),
+    "alpha-grid": ("accuracy against one alpha (Fig. 4)", "metrics files"),
+    "training-speed": ("accuracy against time (Fig. 6)", "metrics files"),
+    "learning-curves": ("loss, accuracy, support sizes by step", "metrics files"),
+    "support-histogram": ("how often how many non-zeros", "output of `force`, one per model"),
+}
+# those of one input, which a terminal can show too
+IN_TERMINAL = ("beam", "forced")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,15 +64,27 @@ def run(args: argparse.Namespace) -> int:
     _check(args)
     if args.output is None:
         width = min(shutil.get_terminal_size((100, 24)).columns, 160)
-        print(text_of(args.name, args, width, bold=sys.stdout.isatty()))
+        print(_text(args, width))
         return 0
     from onmt_entmax.report.figures import style
+    from onmt_entmax.report.figures.draw import draw
 
     style.check_output(args.output)
     drawing = draw(args.name, args)
     style.save(drawing.figure, args.output, drawing.signatures)
     print("\n".join([str(args.output), *drawing.notices, *dict.fromkeys(drawing.signatures)]))
     return 0
+
+
+def _text(args: argparse.Namespace, width: int) -> str:
+    from onmt_entmax.report.steps import read_forced
+    from onmt_entmax.report.terminal import forced_text, tree_text
+    from onmt_entmax.report.trees import read_tree
+
+    if args.name == "beam":
+        return tree_text(read_tree(args.input[0], args.line, args.max_leaves), width)
+    forced = read_forced(args.input[0], args.line, args.max_choices, args.max_steps)
+    return forced_text(forced, width, bold=sys.stdout.isatty())
 
 
 def _check(args: argparse.Namespace) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Optional
 
 from onmt_entmax.errors import UserError
+from onmt_entmax.report.readers import pick
 from onmt_entmax.report.text import UNK, count, is_characters, join, percent, percent_of_log, visible
 
 MAX_CHOICES = 6
@@ -59,6 +61,14 @@ class Forced:
     blocks: list[Block]
     notes: list[str] = field(default_factory=list)
     source: Optional[list[str]] = None
+
+
+def read_forced(
+    path: Path, line: Optional[int] = None, max_choices: int = MAX_CHOICES, max_steps: int = MAX_STEPS
+) -> Forced:
+    """Read the forced decoding of an input line, or of the first, from a file of ``onmt_entmax force``."""
+    found = pick(path, line, ("forced",), lambda example: bool(example.get("steps")), "forced decoding")
+    return forced_of(found, max_choices, max_steps)
 
 
 def forced_of(example: dict[str, Any], max_choices: int = MAX_CHOICES, max_steps: int = MAX_STEPS) -> Forced:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Optional
 
 from onmt_entmax.errors import UserError
+from onmt_entmax.report.readers import pick
 from onmt_entmax.report.text import EOS, count, is_characters, join, percent, percent_of_log
 
 MAX_LEAVES = 16
@@ -76,6 +78,12 @@ class _Node:
     log_prob: float
     status: str
     children: list[_Node] = field(default_factory=list)
+
+
+def read_tree(path: Path, line: Optional[int] = None, max_leaves: int = MAX_LEAVES) -> Tree:
+    """Read the tree of an input line, or of the first, from a file of traces or certificates."""
+    found = pick(path, line, ("trace", "certificate"), lambda example: bool(example.get("certificate")), "a search")
+    return tree_of(found, max_leaves)
 
 
 def tree_of(example: dict[str, Any], max_leaves: int = MAX_LEAVES) -> Tree:

@@ -10,8 +10,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import imread
 
 from onmt_entmax.cli import main
+from onmt_entmax.commands.figure import FIGURES
 from onmt_entmax.errors import UserError
-from onmt_entmax.report.figures import FIGURES, attention, plots, style
+from onmt_entmax.report.figures import attention, plots, style
 from onmt_entmax.report.figures.trees import beam_figure, forced_figure
 from onmt_entmax.report.metrics import Metrics
 from onmt_entmax.report.steps import forced_of

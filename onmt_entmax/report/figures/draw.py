@@ -1,0 +1,112 @@
+"""Every figure by its name, made from files with the options of ``onmt_entmax figure``."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Callable, NamedTuple
+
+from matplotlib.figure import Figure
+
+from onmt_entmax.files import sha256
+from onmt_entmax.report.figures import plots, style
+from onmt_entmax.report.figures.attention import attention_figure, heat_map_of
+from onmt_entmax.report.figures.trees import beam_figure, forced_figure
+from onmt_entmax.report.metrics import read_metrics
+from onmt_entmax.report.readers import attention_of, pick, read_examples
+from onmt_entmax.report.steps import read_forced
+from onmt_entmax.report.trees import read_tree
+from onmt_entmax.signatures import signature
+
+
+class Drawing(NamedTuple):
+    """A figure, how its numbers were made, and what a reader must know."""
+
+    figure: Figure
+    signatures: list[str]
+    notices: Sequence[str] = ()
+
+
+def draw(name: str, options: Namespace) -> Drawing:
+    """Make a figure.
+
+    Args:
+        name: ``mappings``, ``beam``, ``forced``, ``attention``, ``support-histogram``, ``alpha-grid``,
+            ``training-speed`` or ``learning-curves``.
+        options: those of ``onmt_entmax figure``.
+    """
+    return _DRAW.get(name, _runs)(options)
+
+
+def _mappings(options: Namespace) -> Drawing:
+    alphas = options.alphas or plots.ALPHAS
+    about = {"alphas": "+".join(f"{alpha:g}" for alpha in alphas), "dtype": "float64"}
+    made = signature("mappings", about, version=False)
+    return Drawing(plots.mappings_figure(alphas, options.width or style.COLUMN), [made])
+
+
+def _beam(options: Namespace) -> Drawing:
+    tree = read_tree(options.input[0], options.line, options.max_leaves)
+    return Drawing(beam_figure(tree, _page(options), options.font), _files(options), tree.notices)
+
+
+def _forced(options: Namespace) -> Drawing:
+    forced = read_forced(options.input[0], options.line, options.max_choices, options.max_steps)
+    return Drawing(forced_figure(forced, _page(options), options.font), _files(options), forced.notes)
+
+
+def _attention(options: Namespace) -> Drawing:
+    labels = options.labels or (_names(options.input) if len(options.input) > 1 else [""])
+    maps = []
+    for path, label in zip(options.input, labels):
+        kinds = ("trace", "forced", "attention")
+        example = pick(path, options.line, kinds, lambda example: attention_of(example) is not None, "attention")
+        maps.append(heat_map_of(example, label, options.max_tokens))
+    notices = [notice for one in maps for notice in one.notices]
+    return Drawing(attention_figure(maps, _page(options), options.font), _files(options), notices)
+
+
+def _support_histogram(options: Namespace) -> Drawing:
+    groups: dict[str, Sequence[dict[str, Any]]] = {}
+    for path, label in zip(options.input, options.labels or _names(options.input)):
+        groups[label] = [*groups.get(label, ()), *read_examples(path, ("forced",))]
+    return Drawing(plots.support_histogram(groups, _page(options)), _files(options))
+
+
+def _runs(options: Namespace) -> Drawing:
+    """A figure of metrics files; runs of one label are drawn alike."""
+    runs = [read_metrics(path) for path in options.input]
+    different = plots.differing_fields(runs)
+    if options.name == "alpha-grid":
+        figure = plots.alpha_grid(runs, options.fixed, _page(options))
+    elif options.name == "training-speed":
+        figure = plots.training_speed(plots.group(runs, options.labels), options.width or style.COLUMN)
+    else:
+        figure = plots.learning_curves(plots.group(runs, options.labels), _page(options))
+    notices = [f"The runs differ in more than alpha and seed: {', '.join(different)}."] if different else []
+    return Drawing(figure, [run.signature for run in runs], notices)
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """What tells files apart: their names, with their folders where several have the same name."""
+    stems = [path.stem for path in paths]
+    return [path.stem if stems.count(path.stem) == 1 else str(path.parent / path.stem) for path in paths]
+
+
+def _page(options: Namespace) -> float:
+    return options.width or style.PAGE
+
+
+def _files(options: Namespace) -> list[str]:
+    abouts = ({"file": path.name, "sha256": sha256(path)[:16]} for path in options.input)
+    return [signature(None, about, version=False) for about in abouts]
+
+
+_DRAW: dict[str, Callable[[Namespace], Drawing]] = {
+    "mappings": _mappings,
+    "beam": _beam,
+    "forced": _forced,
+    "attention": _attention,
+    "support-histogram": _support_histogram,
+}
