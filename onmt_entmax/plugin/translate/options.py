@@ -61,7 +61,7 @@ def check_files(opt: Namespace) -> None:
         UserError: naming the options and the file.
     """
     named = {}
-    for name in ("src", "tgt", "output", "certificates", "attention"):
+    for name in ("src", "tgt", "output", "certificates", "attention", "log_file"):
         path = getattr(opt, name, None)
         if not isinstance(path, str) or path in ("", "-"):
             continue
@@ -88,8 +88,11 @@ def validate_translate(opt: Namespace) -> None:
         raise invalid_setting("beam_size", opt.beam_size, "It must be at least 1.")
     if not 1 <= opt.n_best <= opt.beam_size:
         raise invalid_setting("n_best", opt.n_best, f"It must be between 1 and `beam_size`, which is {opt.beam_size}.")
-    if opt.max_expansions < 1:
-        raise invalid_setting("max_expansions", opt.max_expansions, "It must be at least 1.")
+    for name in ("max_expansions", "batch_size"):
+        if getattr(opt, name) < 1:
+            raise invalid_setting(name, getattr(opt, name), "It must be at least 1.")
+    if opt.ratio < 0:
+        raise invalid_setting("ratio", opt.ratio, "It must be at least 0; 0 is no such rule.")
     _refuse_what_does_nothing(opt)
     check_files(opt)
     for name, value in (
@@ -141,6 +144,10 @@ def _refuse_what_does_nothing(opt: Namespace) -> None:
         raise invalid_setting("data_type", opt.data_type, "Valid choices: text.")
     if opt.attention == "-":
         raise invalid_setting("attention", "-", "A file is needed: attention is only written.")
+    for name in ("src_subword_model", "tgt_subword_model"):
+        needed = [transform for transform in opt.transforms if transform in ("bpe", "sentencepiece")]
+        if needed and not getattr(opt, name):
+            raise invalid_setting(name, getattr(opt, name), f"`transforms` has {needed[0]}, which needs a file there.")
     if "clean" in opt.transforms:
         raise invalid_setting("transforms", "clean", "It has settings for training corpora only.")
     if opt.phrase_table and not os.path.isfile(opt.phrase_table):
@@ -166,6 +173,8 @@ def without_effect(opt: Namespace) -> list[str]:
         ("phrase_table", "", opt.replace_unk, "`replace_unk` is not set"),
         ("align_debug", False, opt.report_align, "`report_align` is not set"),
         ("avg_raw_probs", False, len(opt.models) > 1, "there is one model"),
+        ("quant_type", "", bool(opt.quant_layers), "`quant_layers` names none"),
+        ("quant_layers", [], bool(opt.quant_type), "`quant_type` is not set"),
         ("src_feats_defaults", None, opt.n_src_feats > 0, "`n_src_feats` is 0"),
     )
     found = [(name, why) for name, idle, works, why in conditions if getattr(opt, name) != idle and not works]

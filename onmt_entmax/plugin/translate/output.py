@@ -196,13 +196,6 @@ class Outputs:
     def _records(self, result, number: int, source: list[str]) -> tuple[dict | None, dict | None]:
         """A sentence's certificate and attention, where asked for."""
         translator, certificate, attention = self.translator, None, None
-        if not (translator.certificates_file or translator.attention_file):
-            return None, None
-        if result is None:
-            name = "certificates" if translator.certificates_file else "attention"
-            raise invalid_setting(
-                name, getattr(self, name).path, "Copy attention decodes with OpenNMT-py's own search."
-            )
         lookup = translator.vocabs["tgt"].ids_to_tokens.__getitem__
         if translator.certificates_file:
             certificate = certificate_record(result, number + 1, lookup)

@@ -71,6 +71,18 @@ class SparseTranslator(StockTranslator):
         return list(getattr(self.model, "models", [self.model]))
 
     @property
+    def _joins_lines(self) -> bool:
+        """Whether the model is a document-level one, trained with transform ``docify``."""
+        return self._tgt_sep_idx != self._tgt_unk_idx
+
+    @property
+    def not_ours(self) -> str:
+        """Why stock decodes in our place, or an empty string."""
+        if self.copy_attn:
+            return "Models with copy attention are decoded by OpenNMT-py's own search."
+        return "Document-level models are decoded by OpenNMT-py's own loop." if self._joins_lines else ""
+
+    @property
     def is_dense(self) -> bool:
         """Whether every output layer is a softmax: no token has probability zero, and perplexities have a meaning."""
         return all(generator_alpha(member) == 1 for member in self.members)
@@ -293,11 +305,7 @@ class SparseTranslator(StockTranslator):
             scores and predictions, each a list per input of lists of ``n_best``; ``predictions.certificates`` holds
             one dictionary per input where certificates were asked for.
         """
-        if self._tgt_sep_idx != self._tgt_unk_idx:  # document-level models re-translate segments: stock's own loop
-            for name in ("certificates", "attention"):
-                path = getattr(self, f"{name}_file")
-                if path:
-                    raise invalid_setting(name, path, "Document-level models are decoded by OpenNMT-py's own loop.")
+        if self._joins_lines:  # it translates segments again: stock's own loop
             return super()._translate(infer_iter, transform, attn_debug, align_debug, phrase_table)
         if "docify" in (transform or ()):
             raise invalid_setting("transforms", "docify", "The model was not trained with it: it joins lines.")

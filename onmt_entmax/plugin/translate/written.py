@@ -8,6 +8,7 @@ from typing import Optional
 from onmt.utils.logging import logger as onmt_logger
 from torch import Tensor
 
+from onmt_entmax.errors import invalid_setting
 from onmt_entmax.files import WholeFile, cannot_write, json_line
 from onmt_entmax.plugin.translate.options import without_effect
 
@@ -72,7 +73,15 @@ def build_translator(stock):
     def build_translator(opt, device_id=0, report_score=True, logger=None, out_file=None):
         for sentence in without_effect(opt):
             onmt_logger.warning(sentence)
-        return stock(opt, device_id, report_score, logger, LateOutput(opt.output) if out_file is None else out_file)
+        late = LateOutput(opt.output) if out_file is None else out_file
+        translator = stock(opt, device_id, report_score, logger, late)
+        refusal = getattr(translator, "not_ours", "Language models are decoded by OpenNMT-py's own search.")
+        for name, neutral in (("certificates", ""), ("attention", ""), ("search", "beam")):
+            if refusal and getattr(opt, name) != neutral:
+                raise invalid_setting(name, getattr(opt, name), refusal)
+        if not hasattr(translator, "not_ours"):
+            onmt_logger.warning("Language models: OpenNMT-py's own search leaves out blank input lines.")
+        return translator
 
     return build_translator
 

@@ -41,6 +41,8 @@ def test_our_options_may_be_abbreviated_too():
     [
         (["-n_best", "5", "-beam_size", "3"], ("`n_best`: 5", "`beam_size`, which is 3")),
         (["-beam_size", "0"], ("`beam_size`: 0",)),
+        (["-batch_size", "0"], ("`batch_size`: 0",)),
+        (["-ratio", "-1"], ("`ratio`: -1.0",)),
         (["-search", "exact", "-length_penalty", "avg"], ("`length_penalty`: avg", "`search: exact`")),
         (["-search", "exact", "-random_sampling_topk", "3"], ("`random_sampling_topk`: 3",)),
         (["-max_expansions", "0"], ("`max_expansions`: 0",)),
@@ -89,6 +91,8 @@ def test_a_pipe_cannot_be_read_twice(tmp_path, name):
         (["-data_type", "audio"], "`data_type`: audio. Valid choices: text"),
         (["-attention", "-"], "`attention`: -. A file is needed"),
         (["-transforms", "clean"], "`transforms`: clean. It has settings for training"),
+        (["-transforms", "bpe"], "`src_subword_model`: None. `transforms` has bpe"),
+        (["-log_file", "none/l"], "`log_file`: none/l. The folder none does not exist"),
         (["-phrase_table", "none"], "`phrase_table`: none. There is no such file"),
     ],
 )
@@ -131,6 +135,7 @@ def test_gpus_that_are_not_there_are_refused_by_name(monkeypatch, words):
         (["-avg_raw_probs"], ["`avg_raw_probs` True has no effect: there is one model."]),
         (["-avg_raw_probs", "-model", "m.pt", "n.pt"], []),
         (["-src_feats_defaults", "X"], ["`src_feats_defaults` X has no effect: `n_src_feats` is 0."]),
+        (["-quant_layers", "l"], ["`quant_layers` ['l'] has no effect: `quant_type` is not set."]),
         (["-src_prefix", "a"], ["`src_prefix` a has no effect: `transforms` has no prefix."]),
         (["-src_prefix", "a", "-transforms", "prefix"], []),
         (["-src_seq_length", "9"], ["`src_seq_length` 9 has no effect: `transforms` has no filtertoolong."]),

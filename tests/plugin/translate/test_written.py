@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from onmt_entmax.errors import UserError
-from onmt_entmax.plugin.translate.written import LateOutput, Score, Total, pharaoh
+from onmt_entmax.plugin.translate.written import LateOutput, Score, Total, build_translator, pharaoh
+
+from .test_options import translate_options
 
 
 def test_totals():
@@ -44,3 +49,18 @@ def test_a_score_of_one_segment_keeps_its_certificate():
     assert alone == -0.5 and alone.certificate == {"line": 1}
     both = sum([score, other]) / 2
     assert both == -1.0 and not hasattr(both, "certificate")
+
+
+@pytest.mark.parametrize("words", [["-certificates", "c"], ["-attention", "a"], ["-search", "exact"]])
+@pytest.mark.parametrize("reason", [None, "Models with copy attention", ""])
+def test_what_stock_decodes_has_no_certificates(words, reason, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("onmt"), "propagate", True)
+    made = SimpleNamespace() if reason is None else SimpleNamespace(not_ours=reason)  # a language model's knows nothing
+    build = build_translator(lambda opt, device, report, logger, out_file: made)
+    if reason == "":
+        assert build(translate_options(*words)) is made and caplog.text == ""
+        return
+    with pytest.raises(UserError, match=f"`{words[0][1:]}`: {words[1]}. {reason or 'Language models'}"):
+        build(translate_options(*words))
+    assert build(translate_options()) is made
+    assert ("leaves out blank input lines" in caplog.text) == (reason is None)
