@@ -41,7 +41,8 @@ from onmt_entmax.entmax import entmax
 from onmt_entmax.files import read_lines, split_tokens
 from onmt_entmax.plugin.modules import Encoder, InputFeedDecoder
 from onmt_entmax.plugin.train.losses import EntmaxLossCompute, StockLossCompute
-from onmt_entmax.plugin.train.optimiser import Adam, keep_memory
+from onmt_entmax.plugin.train.optimiser import Adam
+from onmt_entmax.plugin.train.processes import keep_memory
 from onmt_entmax.plugin.train.trainer import StockTrainer
 
 TASKS = {  # hidden units, types, sentences of a batch, shortest and longest target

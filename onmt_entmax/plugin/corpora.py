@@ -8,7 +8,7 @@ from pathlib import Path
 from onmt.constants import CorpusName, CorpusTask, ModelTask
 from onmt.transforms import AVAILABLE_TRANSFORMS
 
-from onmt_entmax.errors import UserError
+from onmt_entmax.errors import UserError, invalid_setting
 from onmt_entmax.files import count_lines, read_lines, split_tokens
 from onmt_entmax.plugin.entry_points import one_line_errors
 
@@ -62,8 +62,24 @@ def validate_data(stock):
         for name, corpus in opt.data.items():
             if corpus.get("path_src") is not None:
                 check_parallel(corpus["path_src"], corpus.get("path_tgt"), name)
+                check_parallel(corpus["path_src"], corpus.get("path_align"), name)
+            check_weight(name, corpus["weight"])
 
     return classmethod(one_line_errors(validate_data))
+
+
+def check_weight(name: str, weight: object) -> None:
+    """Refuse weights that are no counts: stock cuts them to whole numbers, so that 0.5 means never.
+
+    Raises:
+        UserError: naming the corpus.
+    """
+    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or weight != int(weight) or weight < 0:
+        raise invalid_setting(
+            f"weight` of corpus `{name}",
+            weight,
+            "It is a number of lines to take in turn, so a whole one: 1 and 2 in place of 0.5 and 1.",
+        )
 
 
 def check_file(path: str, info: str) -> None:
@@ -199,5 +215,16 @@ def filter_too_long(stock):
 
 
 def process_bucket(stock):
-    """Stock returns None for a bucket in which every line is blank, and its caller then iterates over it."""
-    return lambda *args, **kwargs: stock(*args, **kwargs) or []
+    """Stock returns None for a bucket in which every line is blank, and its caller then iterates over it.
+
+    A blank target would be the token that is unknown: where there are targets to learn from, such lines are left out,
+    as stock leaves out those with a blank source.
+    """
+
+    def process(task, bucket, **kwargs):
+        examples = stock(task, bucket, **kwargs) or []
+        if task == CorpusTask.INFER:
+            return examples
+        return [example for example in examples if example["tgt"] is None or example["tgt"]["tgt"] != ""]
+
+    return process

@@ -10,9 +10,9 @@ from argparse import Namespace
 
 from onmt_entmax.engines.cpu.products import CHOICES
 from onmt_entmax.errors import UserError, invalid_setting
-from onmt_entmax.plugin.alphas import FUNCTIONS, PLACES, alpha_of, keep_checkpoint_alphas, store_alpha
+from onmt_entmax.plugin.alphas import FUNCTIONS, PLACES, alpha_of, store_alpha
 from onmt_entmax.plugin.entry_points import one_line_errors
-from onmt_entmax.plugin.parsing import UnsetStr, given_options
+from onmt_entmax.plugin.parsing import UnsetStr
 
 _ADDED: set[str] = set()  # option strings that are ours
 
@@ -153,15 +153,3 @@ def validating(ours):
         return classmethod(one_line_errors(validate))
 
     return make
-
-
-def get_model_opts(stock):
-    def get_model_opts(opt, checkpoint=None):
-        if checkpoint is not None:
-            from onmt.utils.logging import logger
-
-            for note in keep_checkpoint_alphas(opt, checkpoint["opt"], given_options(opt)):
-                logger.info(note)
-        return stock(opt, checkpoint=checkpoint)
-
-    return one_line_errors(get_model_opts)

@@ -23,7 +23,7 @@ from onmt_entmax.plugin.modules import (
     MaskedCNNEncoder,
     StandardDecoder,
 )
-from onmt_entmax.plugin.train import data, losses, main, optimiser, rate, report, saver, trainer
+from onmt_entmax.plugin.train import data, main, processes
 from onmt_entmax.plugin.train import options as train_options
 from onmt_entmax.plugin.translate import options as decoding_options
 from onmt_entmax.plugin.translate import server, written
@@ -128,26 +128,8 @@ TABLE = (
     Patch("onmt.decoders:str2dec", "rnn", _instead(StandardDecoder), "our attention"),
     Patch("onmt.decoders:str2dec", "ifrnn", _instead(InputFeedDecoder), "our attention, unrolled"),
     # training
-    Patch("onmt.train_single", "_get_model_opts", options.get_model_opts, "a resumed run keeps the alphas"),
-    Patch("onmt.train_single", "_init_train", main.init_train, "hands on the run's part of the checkpoint"),
-    Patch("onmt.train_single", "build_trainer", main.build_trainer, "attaches what a run remembers"),
-    Patch(
-        "onmt.train_single", "build_dynamic_dataset_iter", main.build_dynamic_dataset_iter, "data restarts on resuming"
-    ),
-    Patch("onmt.train_single", "main", lambda stock: one_line_errors(main.main(stock)), "settings of the process"),
-    Patch("onmt.utils", "scorers_from_opts", main.scorers_from_opts, "early stopping knows two measures"),
-    Patch("onmt.utils", "EarlyStopping", main.early_stopping, "two objects share their best scores"),
-    Patch("onmt.utils", "build_report_manager", report.build_report_manager, "names losses by their alpha"),
-    Patch("onmt.models.model_saver", "ModelSaver", _instead(saver.WholeModelSaver), "half-written checkpoints"),
-    Patch(
-        "onmt.trainer", "Trainer", _instead(trainer.SparseTrainer), "processes follow one validation; exact resuming"
-    ),
-    Patch("onmt.trainer", "LossCompute", _instead(losses.EntmaxLossCompute), "our losses; stock's sparsemax crashes"),
-    Patch("onmt.utils.optimizers", "build_torch_optimizer", optimiser.build_torch_optimizer, "Adam in one kernel"),
-    Patch("onmt.utils.optimizers", "make_learning_rate_decay_fn", rate.make_learning_rate_decay_fn, "`valid_loss`"),
-    Patch(_OPTIMIZER, "state_dict", rate.state_dict, "schedule and gradient scaler are part of the state"),
-    Patch(_OPTIMIZER, "load_state_dict", rate.load_state_dict, "the same, read back"),
-    Patch(_OPTIMIZER, "from_opt", rate.from_opt, "says where the learning rate comes from"),
+    Patch("onmt.utils.misc", "set_random_seed", _instead(processes.set_seed), "takes the seed 0 for none"),
+    Patch("onmt.train_single", "main", _instead(main.main), "ours: exact resuming, one validation for all processes"),
     # decoding
     Patch("onmt.translate.translator", "build_translator", written.build_translator, "a late output file"),
     Patch("onmt.translate.translator", "Translator", _instead(SparseTranslator), "our search"),

@@ -19,16 +19,17 @@ from itertools import islice, repeat
 import numpy as np
 import torch
 from onmt.constants import CorpusTask
-from onmt.inputters.dynamic_iterator import DynamicDatasetIter, OnDeviceDatasetIter
+from onmt.inputters.dynamic_iterator import DynamicDatasetIter, OnDeviceDatasetIter, build_dynamic_dataset_iter
 from onmt.inputters.text_corpus import ParallelCorpus, build_corpora_iters, get_corpora
 from onmt.transforms import make_transforms
-from onmt.utils.logging import init_logger
 from onmt.utils.misc import RandomShuffler
 from torch.utils.data import DataLoader, get_worker_info
 
 import onmt_entmax
+from onmt_entmax.errors import UserError
 from onmt_entmax.files import byte_lines
-from onmt_entmax.plugin.train import random_state
+from onmt_entmax.plugin.train import position as random_state
+from onmt_entmax.plugin.train.plan import corpus_weights
 from onmt_entmax.plugin.train.position import Mixture
 
 
@@ -111,7 +112,7 @@ class PositionedDataset(DynamicDatasetIter):
         )
         weights = {name: int(self.corpora_info[name]["weight"]) for name in iterables}
         iterables = {name: _Corpus(iterator) for name, iterator in iterables.items()}
-        self.mixer = Mixture(iterables, weights, on_pass=_log_passes)
+        self.mixer = Mixture(iterables, weights)
         self.init_iterators = True
         if self.num_workers > 0:
             random.seed(self.worker_seed + self.worker)
@@ -120,7 +121,7 @@ class PositionedDataset(DynamicDatasetIter):
 
     def _bucketing(self) -> Iterator[tuple[list, int]]:
         size = self.bucket_size_init if self.bucket_size_init > 0 else self.bucket_size
-        used = 0
+        used, usable = 0, set()
         position = self.positions.pop(self.worker, None)
         if position is not None:
             self.mixer.load_state_dict(position["mixture"])
@@ -128,6 +129,8 @@ class PositionedDataset(DynamicDatasetIter):
             self.random_shuffler._random_state = random_state.unpack_python(position["shuffler"])
             self.random_shuffler.skip, self.random_shuffler.reached = used, self.reached
             random_state.restore(position["random"])
+        # a corpus is read once more than here when all of its lines have come; twice where this is in the middle
+        whole = {name: count + (1 if position is None else 2) for name, count in self.mixer.passes.items()}
         while True:
             self.bucket_start = {
                 "mixture": self.mixer.state_dict(),
@@ -137,21 +140,44 @@ class PositionedDataset(DynamicDatasetIter):
                 "random": random_state.capture(),
             }
             self.used, used = used, 0
-            yield self._tuple_to_json_with_tokIDs(list(islice(self.mixer, size))), self.bucket_idx
+            examples = self._tuple_to_json_with_tokIDs(list(islice(self.mixer, size)))
+            usable.update(example["cid"] for example in examples)
+            for name, count in self.mixer.passes.items():
+                if count >= whole[name] and name not in usable:
+                    raise self._no_line(name)
+            yield examples, self.bucket_idx
             self.bucket_idx += 1
             size = size + self.bucket_size_increment if size < self.bucket_size else self.bucket_size
 
+    def _no_line(self, name: str) -> UserError:
+        """The error for a corpus of which no line is left to train on."""
+        filters = ", ".join(self.corpora_info[name].get("transforms") or ())
+        readers = self.stride * max(self.num_workers, 1)
+        share = f" in the share of one of {readers} readers (`num_workers`)" if readers > 1 else ""
+        return UserError(
+            f"Corpus {name} has no line to train on{share}: each is blank on one side"
+            + (f", or left out by `transforms` ({filters})." if filters else ".")
+        )
+
     def __iter__(self):
-        """Stock's batches; from a worker process each with the worker's number and news of its position."""
+        """Stock's batches; from a worker process each with the worker's number and news of its position.
+
+        A user's mistake comes from a worker as a string: PyTorch would wrap the exception in a traceback.
+        """
         told = None
-        for batch, bucket in super().__iter__():
-            self.used += 1
-            if self.num_workers == 0:
+        if self.num_workers == 0:
+            for batch, bucket in super().__iter__():
+                self.used += 1
                 yield batch, bucket
-            else:
+            return
+        try:
+            for batch, bucket in super().__iter__():
+                self.used += 1
                 news = self.bucket_start if told is not self.bucket_start else None
                 told = self.bucket_start
                 yield batch, bucket, self.worker, self.used, news
+        except UserError as error:
+            yield str(error)
 
 
 def _wait_for_sender(seconds: float = 1.0) -> None:
@@ -163,18 +189,6 @@ def _wait_for_sender(seconds: float = 1.0) -> None:
     for thread in threading.enumerate():
         if thread.name == "QueueFeederThread":
             thread.join(seconds)
-
-
-def _log_passes(passes: dict[str, int]) -> None:
-    text = ", ".join(f"{name} {count}" for name, count in passes.items())
-    _logger().info(f"Passes over the training corpora begun so far: {text}")
-
-
-def _logger():
-    """OpenNMT-py's logger; a worker process has none that writes until now."""
-    from onmt.utils.logging import logger
-
-    return logger if logger.handlers else init_logger()
 
 
 class TrainingData:
@@ -205,7 +219,10 @@ class TrainingData:
         if self.loader is None:
             yield from self.dataset
             return
-        for batch, bucket, worker, used, news in self.loader:
+        for item in self.loader:
+            if isinstance(item, str):
+                raise UserError(item)
+            batch, bucket, worker, used, news = item
             position = self.workers.setdefault(worker, {})
             position.update(news or {})
             position["used"] = used
@@ -230,7 +247,7 @@ class TrainingData:
 
 def order_settings(opt: Namespace, stride: int, offset: int) -> dict:
     """What the order of the batches depends on, to be compared when a run resumes."""
-    corpora = {name: int(info["weight"]) for name, info in opt.data.items() if name != "valid"}
+    corpora = corpus_weights(opt)
     names = ("num_workers", "batch_size", "batch_type", "batch_size_multiple", "model_dtype")
     buckets = ("bucket_size", "bucket_size_init", "bucket_size_increment")
     return {
@@ -298,11 +315,12 @@ def build_training_data(opt, transforms_cls, vocabs, copy, stride, offset, devic
     return TrainingData(dataset, loader, device, settings, reached)
 
 
-def without_workers(opt: Namespace) -> Namespace:
-    """Options for the validation data: starting processes anew at every validation takes longer than reading it."""
-    quiet = copy.copy(opt)
-    quiet.num_workers = 0
-    return quiet
+def build_validation_data(opt: Namespace, transforms_cls, vocabs, device_id: int):
+    """Stock's validation data on the device, or None; without workers, as starting them takes longer than reading."""
+    alone = copy.copy(opt)
+    alone.num_workers = 0
+    data = build_dynamic_dataset_iter(alone, transforms_cls, vocabs, task=CorpusTask.VALID, copy=opt.copy_attn)
+    return data if data is None or device_id < 0 else OnDeviceDatasetIter(data, torch.device(device_id))
 
 
 @contextmanager

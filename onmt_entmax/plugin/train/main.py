@@ -1,126 +1,107 @@
-"""Hooks into training: each piece of a run gets its part of the checkpoint it resumes from."""
+"""``onmt_train`` on one device, read straight down: what is trained, from where, how it is saved, what it reads."""
 
 from __future__ import annotations
 
-import functools
-from contextvars import ContextVar
+import copy
+import os
+from argparse import Namespace
 
 import torch
+from onmt import train_single
+from onmt.model_builder import build_model
+from onmt.utils.logging import init_logger, logger
 
 from onmt_entmax.engines.cpu.products import Products, products
-from onmt_entmax.plugin.train.optimiser import keep_memory, subnormals
+from onmt_entmax.plugin.entry_points import one_line_errors
+from onmt_entmax.plugin.parsing import given_options
+from onmt_entmax.plugin.train import data, plan, resuming
+from onmt_entmax.plugin.train.optimiser import Optimizer
+from onmt_entmax.plugin.train.options import check_validation_corpus
+from onmt_entmax.plugin.train.processes import keep_memory, rank, set_seed, subnormals, train_together, world_size
+from onmt_entmax.plugin.train.saver import WholeModelSaver
+from onmt_entmax.plugin.train.state import Run
+from onmt_entmax.plugin.train.trainer import SparseTrainer
 
 
-class _Pieces:
-    """What the functions that ``train_single.main`` calls one after the other need to know of each other."""
+@one_line_errors
+def main(opt: Namespace, device_id: int) -> None:
+    """Train, in as many processes as ``world_size`` says; takes the place of ``onmt.train_single.main``.
 
-    def __init__(self) -> None:
-        self.resumed: dict | None = None
-        self.run = None
-        self.products: Products | None = None
-
-
-_PIECES: ContextVar[_Pieces] = ContextVar("onmt_entmax_training")
-
-
-def main(stock):
-    @functools.wraps(stock)
-    def main(opt, device_id):
-        keep_memory()
-        pieces = _Pieces()
-        token = _PIECES.set(pieces)
-        try:
-            # on a GPU the setting of older PyTorch would round there
-            with (
-                subnormals(keep=opt.keep_subnormals),
-                products("fp32" if opt.gpu_ranks else opt.matmul_precision) as found,
-            ):
-                pieces.products = found
-                return stock(opt, device_id)
-        finally:
-            _PIECES.reset(token)
-
-    return main
+    Args:
+        opt: validated options of ``onmt_train``.
+        device_id: number of the GPU, -1 for the CPU.
+    """
+    if train_together(opt, main):
+        return
+    keep_memory()
+    # on a GPU the setting of older PyTorch would round there
+    wanted = "fp32" if opt.gpu_ranks else opt.matmul_precision
+    with subnormals(keep=opt.keep_subnormals), products(wanted) as found:
+        train(copy.copy(opt), device_id, found)
 
 
-def init_train(stock):
-    def init_train(opt):
-        from onmt_entmax.plugin.train.options import check_validation_corpus
+def train(opt: Namespace, device_id: int, found: Products) -> None:
+    """Train in this process.
 
-        checkpoint, vocabs, transforms_cls = stock(opt)
-        check_validation_corpus(opt)
-        pieces = _PIECES.get(None)
-        # with `reset_optim: all` a new run begins with the checkpoint's weights
-        if pieces is not None and checkpoint is not None and opt.reset_optim != "all":
-            from onmt_entmax.plugin.train.saver import KEY
+    Args:
+        opt: options; changed.
+        device_id: number of the GPU, -1 for the CPU.
+        found: how float32 products are computed.
+    """
+    if device_id >= 0:
+        torch.cuda.set_device(device_id)
+    set_seed(opt.seed, device_id >= 0)
+    init_logger(opt.log_file)
+    given = given_options(opt)
 
-            pieces.resumed = checkpoint.get(KEY)
-            if pieces.resumed is None:
-                from onmt.utils.logging import logger
+    # what is trained, and from where
+    checkpoint, vocabs, transforms_cls = train_single._init_train(opt)
+    check_validation_corpus(opt)
+    resumed = resuming.our_part(opt, checkpoint)
+    model_opt = resuming.model_options(opt, checkpoint, vocabs, given)
+    run_opt = resuming.run_options(opt, model_opt)
+    model = build_model(model_opt, opt, vocabs, checkpoint, device_id)
+    _log_sizes(model, vocabs)
+    optimizer = Optimizer.from_opt(model, run_opt, checkpoint)
+    del checkpoint
 
-                logger.info(f"{opt.train_from} holds no position in the data: it is read from the beginning.")
-        return checkpoint, vocabs, transforms_cls
+    # how it is saved and what it reads
+    os.makedirs(os.path.dirname(os.path.abspath(opt.save_model)), exist_ok=True)
+    saved_opt = resuming.saved_options(run_opt, optimizer.options)
+    saver = WholeModelSaver(
+        opt.save_model, model, saved_opt, vocabs, optimizer, opt.keep_checkpoint, opt.save_format, device_id
+    )
+    run = Run(run_opt, model, resumed, optimizer.training_step - 1, found)
+    shares = world_size() if opt.parallel_mode == "data_parallel" else 1
+    plan.fit_to_corpora(run_opt, run.lines, shares, given, run.position())
+    trainer = SparseTrainer.from_opt(run_opt, device_id, model, vocabs, optimizer, saver)
+    trainer.attach(run)
+    plan.log_unknown_tokens(run_opt, transforms_cls, vocabs)
+    training_data = data.build_training_data(
+        run_opt,
+        transforms_cls,
+        vocabs,
+        copy=opt.copy_attn,
+        stride=shares,
+        offset=rank() if shares > 1 else 0,
+        device_id=device_id,
+        resumed=run.position(),
+        log=logger.info,
+    )
+    validation_data = data.build_validation_data(run_opt, transforms_cls, vocabs, device_id)
 
-    return init_train
-
-
-def build_trainer(stock):
-    def build_trainer(opt, device_id, model, vocabs, optim, model_saver=None):
-        from onmt_entmax.plugin.train.state import Run
-
-        trainer = stock(opt, device_id, model, vocabs, optim, model_saver=model_saver)
-        pieces = _PIECES.get(None)
-        if pieces is not None:
-            pieces.run = Run(opt, model, pieces.resumed, optim.training_step - 1, pieces.products)
-            trainer.attach(pieces.run)
-        return trainer
-
-    return build_trainer
-
-
-def build_dynamic_dataset_iter(stock):
-    def build_dynamic_dataset_iter(opt, transforms_cls, vocabs, *args, **kwargs):
-        from onmt.constants import CorpusTask
-        from onmt.inputters.dynamic_iterator import OnDeviceDatasetIter
-        from onmt.utils.logging import logger
-
-        from onmt_entmax.plugin.train.data import build_training_data, without_workers
-
-        pieces = _PIECES.get(None)
-        if pieces is None or args or kwargs.get("task") == CorpusTask.INFER:
-            return stock(opt, transforms_cls, vocabs, *args, **kwargs)
-        if kwargs.get("task") == CorpusTask.VALID:
-            device_id = kwargs.pop("device_id", -1)
-            data = stock(without_workers(opt), transforms_cls, vocabs, **kwargs)
-            return data if data is None or device_id < 0 else OnDeviceDatasetIter(data, torch.device(device_id))
-        return build_training_data(
-            opt,
-            transforms_cls,
-            vocabs,
-            copy=kwargs.get("copy", False),
-            stride=kwargs.get("stride", 1),
-            offset=kwargs.get("offset", 0),
-            device_id=kwargs.get("device_id", -1),
-            resumed=pieces.run.position(),
-            log=logger.info,
-        )
-
-    return build_dynamic_dataset_iter
+    logger.info(f"Starting training on {f'GPU {device_id}' if device_id >= 0 else 'the CPU'}")
+    trainer.train(training_data, opt.train_steps, opt.save_checkpoint_steps, validation_data, opt.valid_steps)
+    if trainer.report_manager.tensorboard_writer is not None:
+        trainer.report_manager.tensorboard_writer.close()
 
 
-def scorers_from_opts(stock):
-    def scorers_from_opts(opt):
-        from onmt_entmax.plugin.train.stop import criterion_names
-
-        return criterion_names(opt.early_stopping_criteria, opt.valid_metrics or ())
-
-    return scorers_from_opts
-
-
-def early_stopping(stock):
-    def early_stopping(tolerance, scorers):
-        from onmt_entmax.plugin.train.stop import StopRule
-
-        return StopRule(tolerance, scorers)
-
-    return early_stopping
+def _log_sizes(model, vocabs) -> None:
+    model.count_parameters(log=logger.info)
+    for name, trained in (("Trainable", True), ("Non trainable", False)):
+        count = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad == trained)
+        logger.info(f"{name} parameters: {count}")
+    for side in ("src", "tgt"):
+        logger.info(f" * {side} vocab size = {len(vocabs[side])}")
+    for number, vocab in enumerate(vocabs.get("src_feats", ())):
+        logger.info(f" * src_feat {number} vocab size = {len(vocab)}")

@@ -1,55 +1,67 @@
-"""Training on a CPU: memory is kept, subnormal numbers count as zero, Adam updates all parameters in one kernel."""
+"""The optimizer: Adam in one kernel, the schedule of the paper, and a state that says which rate a run follows."""
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Iterator
-from contextlib import contextmanager
+import math
+from argparse import Namespace
 
-import numpy as np
 import torch
+from onmt.utils import optimizers
+from onmt.utils.logging import logger
+
+from onmt_entmax.errors import UserError
+from onmt_entmax.plugin.train.options import VALID_LOSS
 
 _ONE_KERNEL = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 4)  # on a CPU
+_SCHEDULE, _SCALER = "entmax_schedule", "entmax_scaler"
+# options that say what the rate is and how it changes: with most values of `reset_optim` those of the checkpoint
+FOLLOWED = (
+    *("optim", "learning_rate", "learning_rate_decay", "decay_method", "max_grad_norm", "start_decay_steps"),
+    *("decay_steps", "warmup_steps", "adam_beta1", "adam_beta2", "adagrad_accumulator_init"),
+)
 
 
-def keep_memory() -> bool:
-    """Let the C library keep what is freed; False where it is not GNU's, which alone has the setting.
+class ValidLossSchedule:
+    """The schedule of the paper: multiplies the rate by ``decay`` whenever validation loss rises.
 
-    Otherwise it gives the activations of each step back to the system, and to have them again, page by page and filled
-    with zeros, takes a tenth of a step.
+    The comparison is with the previous validation, not with the best one so far, as in the paper's code. A loss that
+    is not a number counts as higher than any number, and the one after it is compared with the last that was one.
+
+    Args:
+        decay: above 0, at most 1; the paper uses 0.5.
+
+    Raises:
+        ValueError: ``decay`` outside that range.
     """
-    try:
-        set_option = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):
-        return False
-    trim_threshold, mmap_threshold = -1, -3
-    most = 2**31 - 1
-    # half a heap is the most that some versions take
-    kept = any(set_option(mmap_threshold, size) for size in (most, 32 << 20))
-    return bool(kept and set_option(trim_threshold, most))
 
+    def __init__(self, decay: float) -> None:
+        if not 0 < decay <= 1:
+            raise ValueError(f"Invalid setting for `learning_rate_decay`: {decay}. It must be above 0 and at most 1.")
+        self.decay = decay
+        self.scale = 1.0  # product of all decays so far
+        self.previous: float | None = None
 
-def subnormals_are_zero() -> bool:
-    """Whether this thread takes float32 numbers below 2^-126 for zero."""
-    return float(torch.tensor(torch.finfo(torch.float32).tiny) * 0.5) == 0
+    def update(self, loss: float) -> bool:
+        """Take note of a validation's loss; returns whether the rate shrank."""
+        finite = math.isfinite(loss)
+        shrinks = self.previous is not None and (not finite or loss > self.previous)
+        if shrinks:
+            self.scale *= self.decay
+        if finite:
+            self.previous = loss
+        return shrinks
 
+    def __call__(self, step: int) -> float:
+        """Factor of the learning rate; the same at every step between two validations."""
+        return self.scale
 
-@contextmanager
-def subnormals(keep: bool) -> Iterator[None]:
-    """Unless ``keep``, take subnormal numbers for zero in this thread and in those that PyTorch starts meanwhile.
+    def state_dict(self) -> dict:
+        """Plain data for a checkpoint; ``decay`` is an option and not part of it."""
+        return {"scale": self.scale, "previous": self.previous}
 
-    Where a model is sure of a token its loss has a gradient of exactly zero. Going back through the steps, gradients
-    then fade until they are subnormal, and a processor may take a hundred times as long for such a number.
-    """
-    before = subnormals_are_zero()
-    if not keep:
-        for dtype in (np.float32, np.float64):
-            np.finfo(dtype)  # NumPy looks once, and warns where it finds no subnormal numbers
-        torch.set_flush_denormal(True)  # False where the processor can't: then nothing changes
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(before)
+    def load_state_dict(self, state: dict) -> None:
+        """Go on from :meth:`state_dict`."""
+        self.scale, self.previous = float(state["scale"]), state["previous"]
 
 
 class Adam(torch.optim.Adam):
@@ -76,12 +88,137 @@ class Adam(torch.optim.Adam):
                 group["fused"] = value
 
 
-def build_torch_optimizer(stock):
-    def build_torch_optimizer(model, opt):
-        optimizer = stock(model, opt)
-        if type(optimizer) is not torch.optim.Adam:
-            return optimizer
-        (group,) = optimizer.param_groups
-        return Adam(**{name: group[name] for name in ("params", "lr", "betas", "eps")})
+class Optimizer(optimizers.Optimizer):
+    """Stock's optimizer whose state holds its schedule and gradient scaler too.
 
-    return build_torch_optimizer
+    Attributes:
+        options: those that the rate follows: the configuration's or the checkpoint's.
+    """
+
+    options: Namespace
+
+    @classmethod
+    def from_opt(cls, model, opt: Namespace, checkpoint: dict | None = None) -> Optimizer:
+        """Build the optimizer, going on from ``checkpoint`` as ``reset_optim`` says; see ``docs/training.md``.
+
+        Args:
+            model: its trainable parameters are optimised.
+            opt: what this run says of itself; with ``train_from``, the model's options are the checkpoint's.
+            checkpoint: what ``train_from`` names, or None. Without an optimizer's state (a released model) a new run
+                begins.
+
+        Raises:
+            UserError: the checkpoint's state belongs to other parameters.
+        """
+        stored = checkpoint.get("optim") if checkpoint is not None and opt.reset_optim != "all" else None
+        follows = stored is not None and opt.reset_optim in ("none", "states")
+        followed = checkpoint["opt"] if follows else opt
+        optimizer = cls(_torch_optimizer(model, followed), followed.learning_rate, _schedule(followed))
+        optimizer._max_grad_norm = followed.max_grad_norm or 0
+        optimizer.options = followed
+        if opt.model_dtype == "fp16":
+            optimizer._use_half_precision(opt)
+        if stored is not None:
+            stored = dict(stored)
+            if opt.reset_optim == "keep_states":  # the options are given anew: the rate starts at the one given
+                stored.pop(_SCHEDULE, None)
+            if opt.reset_optim == "states":
+                stored.pop("optimizer", None)
+            check_state(stored, optimizer._optimizer, opt.train_from)
+            optimizer.load_state_dict(stored)
+        if checkpoint is not None:
+            for line in _origin_of_rate(optimizer, opt, checkpoint["opt"] if follows else None):
+                logger.info(line)
+        return optimizer
+
+    def _use_half_precision(self, opt: Namespace) -> None:
+        """Scale gradients as stock does for this optimizer."""
+        if opt.optim == "fusedadam":
+            self._fp16 = "apex.amp" if opt.apex_opt_level in ("O0", "O1", "O2", "O3") else "legacy"
+            return
+        self._fp16 = "amp"
+        try:
+            self._scaler = torch.amp.GradScaler("cuda")
+        except AttributeError:  # torch 2.2
+            self._scaler = torch.cuda.amp.GradScaler()
+
+    @property
+    def schedule(self) -> ValidLossSchedule | None:
+        """The schedule that follows validation loss, or None where another one (or none) was chosen."""
+        decay = self._learning_rate_decay_fn
+        return decay if isinstance(decay, ValidLossSchedule) else None
+
+    def state_dict(self) -> dict:
+        """Plain data for a checkpoint."""
+        state = super().state_dict()
+        if self.schedule is not None:
+            state[_SCHEDULE] = self.schedule.state_dict()
+        if self._scaler is not None:
+            state[_SCALER] = self._scaler.state_dict()
+        return state
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """Go on from :meth:`state_dict`, as far as it goes."""
+        super().load_state_dict(state_dict)
+        if self.schedule is not None and _SCHEDULE in state_dict:
+            self.schedule.load_state_dict(state_dict[_SCHEDULE])
+        if self._scaler is not None and state_dict.get(_SCALER):
+            self._scaler.load_state_dict(state_dict[_SCALER])
+
+
+def _torch_optimizer(model, opt: Namespace):
+    optimizer = optimizers.build_torch_optimizer(model, opt)
+    if type(optimizer) is not torch.optim.Adam:
+        return optimizer
+    (group,) = optimizer.param_groups
+    return Adam(**{name: group[name] for name in ("params", "lr", "betas", "eps")})
+
+
+def _schedule(opt: Namespace):
+    if opt.decay_method == VALID_LOSS:
+        return ValidLossSchedule(opt.learning_rate_decay)
+    return optimizers.make_learning_rate_decay_fn(opt)
+
+
+def check_state(stored: dict, optimizer, path: str) -> None:
+    """Refuse a state that belongs to other parameters: with it, PyTorch's Adam would end the process, or train on.
+
+    Raises:
+        UserError: naming the checkpoint and what differs.
+    """
+    states = stored.get("optimizer")
+    if not isinstance(states, dict) or "param_groups" not in states:  # one state for each of several optimizers
+        return
+    own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    indices = [index for group in states["param_groups"] for index in group["params"]]
+    problem = None
+    if len(indices) != len(own):
+        problem = f"it is of {len(indices)} parameters, and this run trains {len(own)}"
+    else:
+        for index, parameter in zip(indices, own):
+            for moment in states["state"].get(index, {}).values():
+                if isinstance(moment, torch.Tensor) and moment.dim() and moment.shape != parameter.shape:
+                    problem = f"the one numbered {index} has shape {tuple(moment.shape)}, not {tuple(parameter.shape)}"
+    if problem is not None:
+        raise UserError(
+            f"The optimizer's state in {path} does not fit: {problem}. Train the same parameters (`freeze_*`), or "
+            "begin with a new state: `reset_optim: states`, or `all`."
+        )
+
+
+def _origin_of_rate(optimizer: Optimizer, opt: Namespace, checkpoint_opt: Namespace | None) -> list[str]:
+    """Lines that say what the learning rate is now, and where each part of it comes from."""
+    origin = "the configuration" if checkpoint_opt is None else "the checkpoint"
+    rate, initial = optimizer.learning_rate(), optimizer._learning_rate
+    line = f"Learning rate at step {optimizer.training_step}: {rate:g} (`learning_rate` {initial:g} from {origin}"
+    lines = [
+        f"{line}, times {rate / initial if initial else 1:g} by its schedule); `reset_optim` is {opt.reset_optim}."
+    ]
+    for name in FOLLOWED if checkpoint_opt is not None else ():
+        given, used = getattr(opt, name, None), getattr(checkpoint_opt, name, None)
+        if given != used:
+            lines.append(
+                f"`{name}: {given}` of the configuration is not used: `reset_optim: {opt.reset_optim}` keeps the "
+                f"checkpoint's {used}; `reset_optim: keep_states` takes the configuration's."
+            )
+    return lines

@@ -6,6 +6,7 @@ from argparse import Namespace
 
 from onmt_entmax.errors import UserError, invalid_setting
 from onmt_entmax.plugin.options import action, add, add_matmul_precision, check_gpu
+from onmt_entmax.plugin.train.processes import take_over
 from onmt_entmax.plugin.train.stop import criterion_names
 
 VALID_LOSS = "valid_loss"
@@ -86,6 +87,15 @@ def validate_training(opt: Namespace) -> None:
         raise invalid_setting("lambda_coverage", opt.lambda_coverage, "It needs `coverage_attn`.")
     if opt.gpu_ranks:
         check_gpu("gpu_ranks", opt.gpu_ranks)
+    elif opt.model_dtype == "fp16":
+        raise invalid_setting("model_dtype", "fp16", "On a CPU (no `gpu_ranks`) training is in fp32; leave it out.")
+    if opt.single_pass:
+        raise invalid_setting(
+            "single_pass",
+            True,
+            "OpenNMT-py 3.5 reads without end; give `train_steps` (see `onmt_entmax steps`).",
+        )
+    take_over(opt)
     for name in ("learning_rate", "batch_size", "report_every"):
         value = getattr(opt, name)
         if not value > 0:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 
-import torch
-from onmt.utils import Statistics
+from onmt.utils import Statistics, report_manager
 from onmt.utils.logging import logger
-from onmt.utils.report_manager import ReportMgr
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from onmt_entmax.plugin.train.saver import world_size
+from onmt_entmax.plugin.train.processes import sum_over_processes, world_size
 from onmt_entmax.progress import Clock, duration
 
 LOGGED = {
@@ -24,15 +23,6 @@ LOGGED = {
     "sparsemax_score": "sparsemax score",
     "jensen_shannon": "Jensen-Shannon divergence",
 }
-
-
-def sum_over_processes(values: list[float], device) -> list[float]:
-    """Sums of ``values`` over all processes that train together."""
-    if world_size() == 1:
-        return values
-    total = torch.tensor(values, dtype=torch.float64, device=device)
-    torch.distributed.all_reduce(total)
-    return total.tolist()
 
 
 def gathered(stats: Statistics, device) -> Statistics:
@@ -47,7 +37,7 @@ def gathered(stats: Statistics, device) -> Statistics:
     return result
 
 
-class SparseReportManager(ReportMgr):
+class SparseReportManager(report_manager.ReportMgr):
     """Stock's report manager; "ppl" only where the loss is a cross-entropy, i.e. alpha 1 without smoothing.
 
     Attributes:
@@ -56,12 +46,14 @@ class SparseReportManager(ReportMgr):
         clock: of the run.
         first_step: the first step of this process.
         device: where sums over processes are made.
+        epoch: passes over the training text after so many steps.
     """
 
     alpha = 1.0
     smoothed = False
     first_step = 1
     device = "cpu"
+    epoch: Callable[[int], float | None] = staticmethod(lambda step: None)
     clock: Clock | None = None
     bar: tqdm | None = None
 
@@ -80,6 +72,9 @@ class SparseReportManager(ReportMgr):
     def _report_training(self, step, num_steps, learning_rate, patience, report_stats):
         stats, seconds = report_stats, report_stats.elapsed_time() + 1e-5
         total = f"/{num_steps:5d}" if num_steps > 0 else ""
+        epoch = self.epoch(step)
+        if epoch is not None:
+            total += f"; epoch {epoch:.2f}"
         words, batches = max(stats.n_words, 1), max(stats.n_batchs, 1)
         loss = stats.loss / words
         if self.alpha == 1 and not self.smoothed:
@@ -90,7 +85,7 @@ class SparseReportManager(ReportMgr):
             f"Step {step:2d}{total}; acc: {100 * stats.n_correct / words:.1f}; {losses}; lr: {learning_rate:7.5f}; "
             f"sents: {stats.n_sents:7.0f}; bsz: {stats.n_src_words / batches:4.0f}/{stats.n_words / batches:4.0f}/"
             f"{stats.n_sents / batches:2.0f}; {stats.n_src_words / seconds:3.0f}/{stats.n_words / seconds:3.0f} tok/s; "
-            f"{self.clock.elapsed() if self.clock else 0:6.0f} sec{self._left(step, num_steps)};"
+            f"{duration(self.clock.elapsed() if self.clock else 0)} so far{self._left(step, num_steps)};"
         )
         self.curves("progress", self._training_curves(stats, learning_rate, patience), step)
         sys.stdout.flush()
@@ -180,11 +175,9 @@ class ProgressBar:
             self.bar.update(1)
 
 
-def build_report_manager(stock):
-    def build_report_manager(opt, gpu_rank):
-        manager = stock(opt, gpu_rank)
-        ours = SparseReportManager(manager.report_every, manager.start_time, manager.tensorboard_writer)
-        ours.smoothed = opt.label_smoothing > 0
-        return ours
-
-    return build_report_manager
+def build_report_manager(opt, rank: int) -> SparseReportManager:
+    """The report manager of a run; ``rank`` 0 or below has the curves for TensorBoard."""
+    stock = report_manager.build_report_manager(opt, rank)
+    manager = SparseReportManager(stock.report_every, stock.start_time, stock.tensorboard_writer)
+    manager.smoothed = opt.label_smoothing > 0
+    return manager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +14,8 @@ from onmt.inputters.inputter import vocabs_to_dict
 from onmt.modules.lora import lora_state_dict
 from onmt.utils.logging import logger
 
-from onmt_entmax.errors import UserError
-from onmt_entmax.files import cannot_write, link_or_copy, part_of, write_stream
+from onmt_entmax.files import link_or_copy, write_stream
+from onmt_entmax.plugin.train.processes import from_first, is_first, on_first, world_size
 
 StockModelSaver = onmt.models.model_saver.ModelSaver
 KEY = "entmax_training"  # our part of a checkpoint; stock passes over it
@@ -34,50 +35,6 @@ def weights_in_place(model, weights) -> Iterator[None]:
     finally:
         for parameter, data in zip(model.parameters(), own):
             parameter.data = data
-
-
-def world_size() -> int:
-    """Number of processes that train together."""
-    return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
-
-
-def is_first() -> bool:
-    """Whether this process is the one that validates and writes."""
-    return not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
-
-
-def from_first(value):
-    """The first process's ``value``, in every process."""
-    if world_size() == 1:
-        return value
-    box = [value]
-    torch.distributed.broadcast_object_list(box, src=0)
-    return box[0]
-
-
-def on_first(path: str, write: Callable[[], None], last_path: str | None = None) -> None:
-    """Let the first process write while the others wait; a failure ends all of them, with one line of the first.
-
-    Args:
-        path: what is written, for the message.
-        write: writes it.
-        last_path: the newest whole checkpoint, for the message.
-
-    Raises:
-        UserError: in the first process, with the disk's own reason.
-        SystemExit: in the others.
-    """
-    failure = None
-    if is_first():
-        try:
-            write()
-        except OSError as error:
-            failure = str(cannot_write(path, error, last_path))
-    failure = from_first(failure)
-    if failure is not None:
-        if is_first():
-            raise UserError(failure)
-        raise SystemExit(2)
 
 
 class WholeModelSaver(StockModelSaver):
@@ -129,19 +86,34 @@ class WholeModelSaver(StockModelSaver):
         """The checkpoints that ``keep_checkpoint`` counts, oldest first."""
         return list(self.checkpoint_queue) if self.keep_checkpoint > 0 else []
 
+    def step_of(self, path: str) -> int | None:
+        """The step in the name of one of this run's own checkpoints; None for every other file."""
+        own = re.escape(os.path.abspath(self.base_path))
+        found = re.fullmatch(rf"{own}_step_(\d+)\.pt", os.path.abspath(path))
+        return None if found is None else int(found[1])
+
+    def is_own(self, path: str) -> bool:
+        """Whether ``path`` is named as this run names its checkpoints."""
+        return self.step_of(path) is not None or os.path.abspath(path) == f"{os.path.abspath(self.base_path)}_best.pt"
+
     def go_on_from(self, kept: list[str], train_from: str) -> None:
         """Count the checkpoints of the run that is resumed, as far as they are still there, as if it had gone on.
 
+        Only their steps are taken from the checkpoint: what is removed later is ``PREFIX_step_N.pt`` of this very run,
+        wherever its folder has been moved to, and nothing at all of a run under another name.
+
         Args:
             kept: what :meth:`kept` was before ``train_from`` was written.
-            train_from: the checkpoint that the run resumes from; counted if it is one of this run's own.
+            train_from: the checkpoint that the run resumes from.
         """
-        if self.keep_checkpoint <= 0:
+        if self.keep_checkpoint <= 0 or not self.is_own(train_from):
             return
-        own = f"{os.path.abspath(self.base_path)}_step_"
-        if os.path.abspath(train_from).startswith(own):
-            kept = [*(path for path in kept if os.path.abspath(path) != os.path.abspath(train_from)), train_from]
-        there = [path for path in kept if os.path.exists(path)]
+        found = [re.search(r"_step_(\d+)\.pt$", str(path)) for path in kept]
+        steps = [int(match[1]) for match in found if match is not None]
+        last = self.step_of(train_from)
+        if last is not None:
+            steps = [*(step for step in steps if step != last), last]
+        there = [path for path in (f"{self.base_path}_step_{step}.pt" for step in steps) if os.path.exists(path)]
         for path in there[: -self.keep_checkpoint]:
             self._rm_checkpoint(path)
         self.checkpoint_queue.extend(there[-self.keep_checkpoint :])
@@ -149,8 +121,9 @@ class WholeModelSaver(StockModelSaver):
     def remove_parts(self) -> None:
         """Remove what a killed run left of a checkpoint half written."""
         base = Path(self.base_path)
-        for part in base.parent.glob(part_of(f"{_escape(base.name)}_*.pt").name):
-            if part.is_file():
+        name = re.compile(rf"\.{re.escape(base.name)}_(step_\d+|best)\.pt\.part")
+        for part in base.parent.glob(".*.part"):
+            if name.fullmatch(part.name) and part.is_file():
                 part.unlink()
 
     def _write(self, path: str, step: int, moving_average) -> None:
@@ -190,7 +163,3 @@ class WholeModelSaver(StockModelSaver):
         if state is not None:
             checkpoint[KEY] = state
         return checkpoint
-
-
-def _escape(name: str) -> str:
-    return "".join(f"[{c}]" if c in "*?[" else c for c in name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
 
 import onmt
@@ -13,9 +14,10 @@ from onmt_entmax import engines
 from onmt_entmax.engines.cpu.products import Products
 from onmt_entmax.files import count_lines, write_json
 from onmt_entmax.plugin.models import generator_alpha
-from onmt_entmax.plugin.train import random_state
+from onmt_entmax.plugin.train import position as random_state
 from onmt_entmax.plugin.train.options import VALID_LOSS
-from onmt_entmax.plugin.train.saver import WholeModelSaver, is_first, on_first, world_size
+from onmt_entmax.plugin.train.processes import from_all, is_first, on_first, rank, world_size
+from onmt_entmax.plugin.train.saver import WholeModelSaver
 from onmt_entmax.plugin.train.stop import StopRule, is_better
 from onmt_entmax.progress import Clock, steps_per_epoch
 from onmt_entmax.report.metrics import MetricsLog
@@ -70,35 +72,36 @@ class Run:
     def _own(self, key: str):
         """This process's entry of the checkpoint, or None where there were other processes."""
         ranks = self.resumed.get("ranks") or []
-        if len(ranks) != world_size():
-            return None
-        return ranks[torch.distributed.get_rank() if world_size() > 1 else 0].get(key)
+        return ranks[rank()].get(key) if len(ranks) == world_size() else None
 
     def position(self) -> dict | None:
         """Where this process's data and random states were, or None."""
         return self._own("position")
 
-    def start(self, saver: WholeModelSaver | None) -> None:
+    def start(self, saver: WholeModelSaver) -> None:
         """Open the metrics file, restore the stop rule and tidy up after a killed run."""
-        if self.stop_rule is not None and self.resumed.get("stop"):
-            self.stop_rule.load_state_dict(self.resumed["stop"])
-        on_first(f"{self.prefix}_metrics.jsonl", self._open_metrics)
+        rule, before = self.stop_rule, self.resumed.get("stop")
+        if rule is not None and before and not rule.load_state_dict(before):
+            names = ", ".join(rule.criteria)
+            logger.info(f"`early_stopping_criteria` {names} were not followed before: patience begins anew.")
+        own = not self.resumed or saver.is_own(self.opt.train_from)
+        if self.keep_best and self.best["step"] and not (own and os.path.exists(f"{self.prefix}_best.pt")):
+            logger.info(
+                f"{self.prefix}_best.pt is not there: the best validation of this run is looked for anew, whatever "
+                f"came before (accuracy {self.best['accuracy']:g} at step {self.best['step']})."
+            )
+            self.best = {"step": 0, "accuracy": None}
+        on_first(f"{self.prefix}_metrics.jsonl", lambda: self._open_metrics(own))
         if not is_first():
             return
-        if isinstance(saver, WholeModelSaver):
-            saver.remove_parts()
-            if self.opt.train_from:
-                saver.go_on_from(self.resumed.get("kept", []), self.opt.train_from)
-                saver.last_path = self.opt.train_from
+        saver.remove_parts()
+        if self.opt.train_from:
+            saver.go_on_from(self.resumed.get("kept", []), self.opt.train_from)
+            saver.last_path = self.opt.train_from
         self._log_engine()
         per_epoch = self.steps_per_epoch(0)
         if per_epoch is not None:
-            logger.info(f"Training text: {self.lines} lines, {per_epoch} steps per epoch")
-        if self.lines is not None and self.opt.bucket_size > self.lines:
-            logger.info(
-                f"`bucket_size` {self.opt.bucket_size} is more than the {self.lines} lines of the training text: a "
-                "bucket holds some of them several times, and of equal sources in one batch OpenNMT-py keeps one."
-            )
+            logger.info(f"Training text: {sum(self.lines.values())} lines, {per_epoch} steps per epoch")
 
     def _engine(self) -> dict[str, str]:
         """What computes, as far as bits depend on it: the engine's name, and how float32 products are computed."""
@@ -120,8 +123,9 @@ class Run:
                 f"for bit as if it had never stopped (see `{engines.VARIABLE}` and `matmul_precision`)."
             )
 
-    def _open_metrics(self) -> None:
-        self.metrics = MetricsLog(f"{self.prefix}_metrics.jsonl", after_step=self.step)
+    def _open_metrics(self, own: bool) -> None:
+        # of the run that this one begins with under another name there are no entries here; they would be a third one's
+        self.metrics = MetricsLog(f"{self.prefix}_metrics.jsonl", after_step=self.step if own else 0)
 
     def state(self, step: int, saver: WholeModelSaver) -> dict:
         """Our part of a checkpoint; every process calls it."""
@@ -135,14 +139,10 @@ class Run:
                 "data": self.data.position(),
                 "random": random_state.capture(cuda=next(self.model.parameters()).is_cuda),
             }
-        ranks = [own]
-        if world_size() > 1:
-            ranks = [None] * world_size()
-            torch.distributed.all_gather_object(ranks, own)
         return {
             "version": version(),
             "step": step,
-            "ranks": ranks,
+            "ranks": from_all(own),
             "best": dict(self.best),
             "stop": self.stop_rule.state_dict() if self.stop_rule is not None else None,
             "elapsed": self.clock.elapsed(),
@@ -178,15 +178,17 @@ class Run:
         content.update({"checkpoint": f"{self.prefix}_best.pt", "signature": entry["signature"]})
         write_json(f"{self.prefix}_best.json", content)
 
-    def _count_lines(self) -> int | None:
-        total = 0
-        for name, corpus in self.opt.data.items():
-            if name == "valid":
-                continue
-            if corpus.get("path_src") is None:
-                return None
-            total += count_lines(corpus["path_src"])
-        return total
+    def _count_lines(self) -> dict[str, int] | None:
+        """Lines of each training corpus that is in use; None where one is read in blocks."""
+        used = {name: corpus for name, corpus in self.opt.data.items() if name != "valid" and corpus["weight"] > 0}
+        if any(corpus.get("path_src") is None for corpus in used.values()):
+            return None
+        return {name: count_lines(corpus["path_src"]) for name, corpus in used.items()}
+
+    def epoch(self, step: int) -> float | None:
+        """Passes over the training text after ``step`` steps; None where its lines are not known."""
+        per_epoch = self.steps_per_epoch(step)
+        return step / per_epoch if per_epoch else None
 
     def steps_per_epoch(self, step: int) -> int | None:
         """Steps in which the run sees as many examples as there are lines; measured where batches count tokens."""
@@ -194,11 +196,12 @@ class Run:
         processes = max(world_size(), 1) if opt.parallel_mode == "data_parallel" else 1
         if self.lines is None:
             return None
+        lines = sum(self.lines.values())
         if opt.batch_type == "sents":
-            return steps_per_epoch(self.lines, opt.batch_size, opt.accum_count[-1], processes)
+            return steps_per_epoch(lines, opt.batch_size, opt.accum_count[-1], processes)
         if step <= 0 or not self.total_stats.n_sents:
             return None
-        return max(1, round(self.lines * step / (self.total_stats.n_sents * processes)))
+        return max(1, round(lines * step / (self.total_stats.n_sents * processes)))
 
     def signature(self, attention: float | None, learned: bool, step: int, optim) -> str:
         """How the numbers of a validation were made."""

@@ -46,6 +46,25 @@ def criterion_names(wanted: Iterable[str] | None, scorers: Iterable[str] = ()) -
     return names or ["loss", "accuracy"]
 
 
+def check_measured(criteria: Iterable[str], alpha: float, token_measures: bool) -> None:
+    """Refuse criteria that this run does not measure, before it starts.
+
+    Args:
+        criteria: from :func:`criterion_names`.
+        alpha: of the output layer; only with 1 there is a perplexity.
+        token_measures: whether more than loss and accuracy is measured (our loss, not one of stock's).
+
+    Raises:
+        UserError: naming the criterion.
+    """
+    for name in criteria:
+        if name == "perplexity" and alpha != 1:
+            rule = f"`generator_alpha` is {alpha:g}, whose loss has no perplexity; use loss, or epsilon_perplexity."
+            raise invalid_setting("early_stopping_criteria", name, rule)
+        if name in DIRECTIONS and not token_measures and name not in ("loss", "accuracy", "perplexity"):
+            raise invalid_setting("early_stopping_criteria", name, "This kind of loss measures loss and accuracy only.")
+
+
 def is_better(name: str, value: float | None, best: float | None) -> bool:
     """Whether ``value`` beats ``best`` (None: nothing yet). A value that is missing or not a number never does."""
     if value is None or math.isnan(value):
@@ -86,16 +105,9 @@ class StopRule:
     def update(self, measures: Mapping[str, float | None], step: int) -> bool:
         """Take note of a validation; returns whether it was progress.
 
-        Raises:
-            UserError: a criterion is not measured in this run (e.g. perplexity where alpha is above 1).
+        A measure that is missing or not a number is no progress.
         """
-        for name in self.criteria:
-            if measures.get(name) is None:
-                measured = [key for key in measures if measures[key] is not None]
-                raise invalid_setting(
-                    "early_stopping_criteria", name, f"It is not measured in this run. {choices(measured)}"
-                )
-        if all(is_better(name, measures[name], self.best.get(name)) for name in self.criteria):
+        if all(is_better(name, measures.get(name), self.best.get(name)) for name in self.criteria):
             self.best = {name: float(measures[name]) for name in self.criteria}  # type: ignore[arg-type]
             self.best_step = step
             self.waited = 0
@@ -115,7 +127,10 @@ class StopRule:
         """Plain data for a checkpoint."""
         return {"best": dict(self.best), "best_step": self.best_step, "waited": self.waited}
 
-    def load_state_dict(self, state: dict) -> None:
-        """Go on from :meth:`state_dict`; a criterion that was not followed before starts without a best value."""
-        self.best = {name: value for name, value in state["best"].items() if name in self.criteria}
+    def load_state_dict(self, state: dict) -> bool:
+        """Go on from :meth:`state_dict`; False where other criteria were followed: then the rule begins anew."""
+        if state["best"] and set(state["best"]) != set(self.criteria):
+            return False
+        self.best = dict(state["best"])
         self.best_step, self.waited = state["best_step"], state["waited"]
+        return True

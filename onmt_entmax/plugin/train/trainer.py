@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import time
+from argparse import Namespace
 from contextlib import nullcontext
 
 import onmt.trainer
 import torch
+from onmt.scorers import build_scorers, get_scorers_cls
 from onmt.utils import Statistics
 from onmt.utils.logging import logger
+from onmt.utils.scoring_utils import ScoringPreparator
 
 from onmt_entmax.plugin.models import attention_alpha, generator_alpha
+from onmt_entmax.plugin.train.losses import EntmaxLossCompute
 from onmt_entmax.plugin.train.measures import EPSILON, TokenMeasures
-from onmt_entmax.plugin.train.rate import schedule_of
-from onmt_entmax.plugin.train.report import ProgressBar, SparseReportManager, sum_over_processes
-from onmt_entmax.plugin.train.saver import WholeModelSaver, from_first, is_first, on_first, weights_in_place
+from onmt_entmax.plugin.train.processes import from_first, is_first, on_first, rank, sum_over_processes, world_size
+from onmt_entmax.plugin.train.report import ProgressBar, build_report_manager
+from onmt_entmax.plugin.train.saver import weights_in_place
 from onmt_entmax.plugin.train.state import Run
+from onmt_entmax.plugin.train.stop import StopRule, check_measured, criterion_names
 from onmt_entmax.progress import duration
 
 StockTrainer = onmt.trainer.Trainer
@@ -26,10 +32,53 @@ class SparseTrainer(StockTrainer):
     """Stock's trainer with the validation schedule, best checkpoint, measures and exact resuming.
 
     Attributes:
-        run: what the run remembers; without one (a trainer built by hand) stock's loop runs.
+        run: what the run remembers.
     """
 
-    run: Run | None = None
+    run: Run
+
+    @classmethod
+    def from_opt(cls, opt: Namespace, device_id: int, model, vocabs, optimizer, saver) -> SparseTrainer:
+        """Build the trainer with its losses, scores, stop rule and report.
+
+        Raises:
+            UserError: `early_stopping_criteria` names what this run does not measure.
+        """
+        losses = [EntmaxLossCompute.from_opts(opt, model, vocabs["tgt"], train=train) for train in (True, False)]
+        scoring = ScoringPreparator(vocabs=vocabs, opt=copy.copy(opt))  # it changes the options
+        transforms = opt.data.get("valid", {}).get("transforms")
+        if transforms:
+            scoring.warm_up(transforms)
+        rule = None
+        if opt.early_stopping > 0:
+            rule = StopRule(opt.early_stopping, criterion_names(opt.early_stopping_criteria, opt.valid_metrics or ()))
+            check_measured(rule.criteria, generator_alpha(model), losses[1].fused)
+        together = world_size() > 1
+        return cls(
+            model,
+            *losses,
+            scoring,
+            build_scorers(opt, get_scorers_cls(opt.valid_metrics)),
+            optimizer,
+            trunc_size=opt.truncated_decoder,
+            norm_method=opt.normalization,
+            accum_count=opt.accum_count,
+            accum_steps=opt.accum_steps,
+            n_gpu=world_size() if together or device_id >= 0 else 0,
+            gpu_rank=rank() if together or device_id >= 0 else -1,
+            parallel_mode=opt.parallel_mode,
+            report_manager=build_report_manager(opt, rank()),
+            with_align=opt.lambda_align > 0,
+            model_saver=saver,
+            average_decay=opt.average_decay,
+            average_every=opt.average_every,
+            model_dtype=opt.model_dtype,
+            earlystopper=rule,
+            dropout=opt.dropout,
+            attention_dropout=opt.attention_dropout,
+            dropout_steps=opt.dropout_steps,
+            zero_out_prompt_loss=opt.zero_out_prompt_loss,
+        )
 
     def attach(self, run: Run) -> None:
         """Follow ``run``; in a resumed one take over raw weights, averages and the dropout of its step."""
@@ -39,12 +88,10 @@ class SparseTrainer(StockTrainer):
         averages = run.restore_weights(self.model)
         if averages is not None and self.average_decay > 0:
             self.moving_average = averages
-        if isinstance(self.model_saver, WholeModelSaver):
-            self.model_saver.training_state = lambda step: run.state(step, self.model_saver)
-        if isinstance(self.report_manager, SparseReportManager):
-            manager = self.report_manager
-            manager.alpha, manager.clock, manager.first_step = generator_alpha(self.model), run.clock, run.step + 1
-            manager.device = self._device()
+        self.model_saver.training_state = lambda step: run.state(step, self.model_saver)
+        manager = self.report_manager
+        manager.alpha, manager.clock, manager.first_step = generator_alpha(self.model), run.clock, run.step + 1
+        manager.device, manager.epoch = self._device(), run.epoch
 
     def _device(self) -> torch.device:
         return next(self.model.parameters()).device
@@ -60,8 +107,6 @@ class SparseTrainer(StockTrainer):
             Statistics of the whole run, including the part before a resumed checkpoint.
         """
         run = self.run
-        if run is None:
-            return super().train(train_iter, train_steps, save_checkpoint_steps, valid_iter, valid_steps)
         step = run.step
         if self._is_over(step, train_steps):
             return run.total_stats
@@ -80,14 +125,26 @@ class SparseTrainer(StockTrainer):
                 stopped = valid_steps > 0 and step % valid_steps == 0 and self._after_epoch(step, valid_iter)
                 last = stopped or (train_steps > 0 and step >= train_steps)
                 regular = save_checkpoint_steps != 0 and step % save_checkpoint_steps == 0
-                if self.model_saver is not None and (regular or last):
+                if regular or last:
                     self.model_saver.save(step, moving_average=self.moving_average)
                 run.clock.go_on()
                 if last:
                     break
-        if self.model_saver is not None and step > 0:
+        if step > 0:
             self.model_saver.save(step, moving_average=self.moving_average)
+            self._validate_at_the_end(step, valid_iter, valid_steps)
         return run.total_stats
+
+    def _validate_at_the_end(self, step: int, valid_iter, valid_steps: int) -> None:
+        """Validate a run that was too short for any validation: it still gets its metrics and its best checkpoint.
+
+        The checkpoint is written by then: a run that goes on from it does so as if there had been no end here.
+        """
+        if valid_iter is None or not 0 < step < valid_steps:
+            return
+        logger.info(f"No validation was due in {step} steps (`valid_steps` is {valid_steps}): one at the end.")
+        words = sum_over_processes([float(self.run.total_stats.n_words)], self._device())[0]
+        self._record(self._validated(step, valid_iter, words), step)
 
     def _is_over(self, step: int, train_steps: int) -> bool:
         if 0 < train_steps <= step:
@@ -135,35 +192,42 @@ class SparseTrainer(StockTrainer):
         """Validate, let schedule, stop rule and best checkpoint follow, report; returns whether to stop."""
         run = self.run
         tolerance = None if self.earlystopper is None else self.earlystopper.current_tolerance
-        if self.report_manager is not None and is_first():
+        if is_first():
             totals = run.total_stats
             self.report_manager.report_totals(totals, self.optim.learning_rate(), tolerance, step)
         words = sum_over_processes([float(run.total_stats.n_words)], self._device())[0]
         if valid_iter is None:
             return False
-        entry = None
-        if is_first() or self.parallel_mode == "tensor_parallel":
-            stats = self.validate(valid_iter, moving_average=self.moving_average)
-            entry = self._entry(step, stats, words)
-        entry = from_first(entry)
+        entry = self._validated(step, valid_iter, words)
         run.seen = {"words": words, "elapsed": run.clock.elapsed()}
-        schedule = schedule_of(self.optim)
-        loss = entry["loss"] if entry["loss"] is not None else math.nan
+        loss = math.nan if entry["loss"] is None else entry["loss"]
+        if math.isnan(loss):
+            logger.warning(f"The validation loss at step {step} is not a number.")
+        schedule = self.optim.schedule
         if schedule is not None and schedule.update(loss):
             logger.info(f"Validation loss rose: the learning rate is now {self.optim.learning_rate():g}.")
         if self.earlystopper is not None:
             self._follow_stop_rule(entry, step)
-        if self.report_manager is not None and is_first():
-            self.report_manager.report_validation(
-                entry, None if self.earlystopper is None else self.earlystopper.current_tolerance
-            )
-        best = run.improves(entry["accuracy"], step)
-        if best and run.keep_best and self.model_saver is not None:
+        self._record(entry, step)
+        return self.earlystopper is not None and self.earlystopper.has_stopped()
+
+    def _validated(self, step: int, valid_iter, words: float) -> dict:
+        """The entry of the metrics file for a validation, in every process."""
+        entry = None
+        if is_first() or self.parallel_mode == "tensor_parallel":
+            entry = self._entry(step, self.validate(valid_iter, moving_average=self.moving_average), words)
+        return from_first(entry)
+
+    def _record(self, entry: dict, step: int) -> None:
+        """Report a validation, keep the best checkpoint, write the metrics file."""
+        run = self.run
+        if is_first():
+            left = None if self.earlystopper is None else self.earlystopper.current_tolerance
+            self.report_manager.report_validation(entry, left)
+        if run.improves(entry["accuracy"], step) and run.keep_best:
             self.model_saver.save_best(step, moving_average=self.moving_average)
-        if best and run.keep_best:
             on_first(f"{run.prefix}_best.json", lambda: run.write_best(entry))
         on_first(f"{run.prefix}_metrics.jsonl", lambda: run.metrics.append(entry))
-        return self.earlystopper is not None and self.earlystopper.has_stopped()
 
     def _follow_stop_rule(self, entry: dict, step: int) -> None:
         rule = self.earlystopper
@@ -184,7 +248,6 @@ class SparseTrainer(StockTrainer):
         measures: TokenMeasures | None = stats.measures
         loss = stats.loss / stats.n_words if stats.n_words else None
         plain = loss if measures is None else (measures.plain_loss / measures.words if measures.words else None)
-        per_epoch = run.steps_per_epoch(step)
         entry = {
             "step": step,
             "kind": "valid",
@@ -199,8 +262,8 @@ class SparseTrainer(StockTrainer):
             "learning_rate": self.optim.learning_rate(),
             "words_per_second": (words - run.seen["words"]) / run_seconds if run_seconds > 0 else None,
             "elapsed": run.clock.elapsed(),
-            "epoch": step / per_epoch if per_epoch else None,
-            "steps_per_epoch": per_epoch,
+            "epoch": run.epoch(step),
+            "steps_per_epoch": run.steps_per_epoch(step),
             "n_words": int(stats.n_words),
             "signature": run.signature(attention, learned, step, self.optim),
         }
@@ -242,7 +305,9 @@ class SparseTrainer(StockTrainer):
     def _scores(self) -> dict[str, float]:
         """Translate the validation data and score it with what ``valid_metrics`` names."""
         predictions, references = self.scoring_preparator.translate(
-            model=self.model, gpu_rank=self.gpu_rank, step=self.optim.training_step
+            model=self.model,
+            gpu_rank=self.gpu_rank if self._device().type == "cuda" else -1,
+            step=self.optim.training_step,
         )
         scores = {}
         for name, scorer in self.valid_scorers.items():

@@ -18,7 +18,7 @@ from onmt.transforms import TransformPipe, get_transforms_cls
 from onmt.utils.misc import set_random_seed
 
 from onmt_entmax.errors import UserError
-from onmt_entmax.plugin.train import random_state
+from onmt_entmax.plugin.train import position as random_state
 from onmt_entmax.plugin.train.data import TrainingData, _Corpus, build_training_data
 from onmt_entmax.plugin.train.position import Mixture
 from tests.plugin.train.helpers import config

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from onmt_entmax.plugin.train.schedule import ValidLossSchedule
+from onmt_entmax.plugin.train.optimiser import ValidLossSchedule
 
 
 def scales(losses, decay=0.5):

@@ -9,7 +9,7 @@ import torch
 
 from onmt_entmax.plugin.train import main as training
 from onmt_entmax.plugin.train import optimiser as training_speed
-from onmt_entmax.plugin.train.optimiser import subnormals, subnormals_are_zero
+from onmt_entmax.plugin.train.processes import subnormals, subnormals_are_zero
 from onmt_entmax.plugin.train.state import Run
 from tests.plugin.train.helpers import config, tensors, train
 
@@ -49,7 +49,7 @@ def test_memory_is_kept_once_training_began():
     """A hundred million bytes, written, freed and had again and again: no page of 4,096 must be asked for anew."""
     code = """
 import resource, torch
-from onmt_entmax.plugin.train.optimiser import keep_memory
+from onmt_entmax.plugin.train.processes import keep_memory
 if not keep_memory():
     raise SystemExit(3)
 for _ in range(3):

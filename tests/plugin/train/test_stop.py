@@ -6,7 +6,7 @@ import math
 import pytest
 
 from onmt_entmax.errors import UserError
-from onmt_entmax.plugin.train.stop import StopRule, criterion_names, is_better
+from onmt_entmax.plugin.train.stop import StopRule, check_measured, criterion_names, is_better
 
 
 def follow(rule, values, name="accuracy"):
@@ -68,10 +68,36 @@ def test_names():
         criterion_names(["BLEU"])
 
 
-def test_measure_that_this_run_lacks_is_named():
-    rule = StopRule(2, ["perplexity"])
-    with pytest.raises(UserError, match="`early_stopping_criteria`: perplexity. .* Valid choices: loss."):
-        rule.update({"loss": 1.0, "perplexity": None}, 1)
+@pytest.mark.parametrize(
+    ("name", "alpha", "token_measures", "rule"),
+    [
+        ("perplexity", 1.5, True, r"`generator_alpha` is 1\.5, whose loss has no perplexity"),
+        ("support_output", 1.0, False, "loss and accuracy only"),
+    ],
+)
+def test_measure_that_this_run_lacks_is_refused(name, alpha, token_measures, rule):
+    with pytest.raises(UserError, match=f"`early_stopping_criteria`: {name}. .*{rule}"):
+        check_measured([name], alpha, token_measures)
+    check_measured(["loss", "perplexity", "gold_zero", "BLEU"], 1.0, True)
+    check_measured(["loss", "accuracy", "gold_zero"], 1.5, True)
+
+
+def test_loss_that_is_no_number_uses_up_patience():
+    rule = StopRule(2, ["loss"])
+    assert [rule.update({"loss": loss}, step) for step, loss in enumerate([1.0, None, math.nan])] == [
+        True,
+        False,
+        False,
+    ]
+    assert rule.has_stopped() and rule.best_step == 0
+
+
+def test_other_criteria_begin_anew():
+    rule = StopRule(1, ["accuracy"])
+    follow(rule, [5, 4])
+    other = StopRule(1, ["loss"])
+    assert not other.load_state_dict(rule.state_dict())
+    assert not other.has_stopped() and other.update({"loss": 3.0}, 3)
 
 
 def test_not_a_number_is_never_better():

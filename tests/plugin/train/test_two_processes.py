@@ -6,13 +6,17 @@ import json
 import os
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
+import pytest
 import torch
 
+from onmt_entmax.plugin.train.processes import take_over, train_together
 from onmt_entmax.plugin.train.saver import KEY
 from onmt_entmax.report.metrics import read_rows
-from tests.plugin.train.helpers import assert_identical, load
+from tests.plugin.train.helpers import assert_identical, config, load
+from tests.plugin.train.two_processes import fail
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -46,3 +50,34 @@ def test_two_processes(folder):
     endings = [json.loads((folder / f"rank{rank}.json").read_text(encoding="utf-8"))["ending"] for rank in range(2)]
     assert endings[0].startswith(f"Cannot write {folder}/blocked/m_step_2.pt: ")
     assert endings[1] == "SystemExit 2"
+
+
+@pytest.mark.parametrize(("ending", "status"), [("killed", 1), ("mistake", 2)])
+def test_a_process_that_fails_ends_all_of_them(capfd, ending, status):
+    opt = Namespace(world_size=2, gpu_ranks=[], gpu_backend="nccl", master_ip="localhost", timeout=60, ending=ending)
+    take_over(opt)
+    assert opt.world_size == 1  # so that stock starts none
+    with pytest.raises(SystemExit) as caught:
+        train_together(opt, fail)
+    assert caught.value.code == status
+    said = capfd.readouterr().err
+    assert ("rank 1 of 2 processes was ended by SIGKILL" in said) == (ending == "killed")
+    assert "Traceback" not in said
+
+
+def test_onmt_train_starts_them_without_gpus(folder):
+    yaml = config(folder, save_checkpoint_steps=2, valid_steps=2)
+    command = [sys.executable, "-W", "ignore", "-m", "onmt.bin.train", "-config", yaml, "-world_size", "2"]
+    command += ["-save_model", folder / "m", "-train_steps", "2"]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert len(load(folder / "m_step_2.pt")[KEY]["ranks"]) == 2
+    # 80 lines, two processes, four lines each; both validate once
+    assert [entry["steps_per_epoch"] for entry in read_rows(folder / "m_metrics.jsonl")] == [10]
+    # the first one cannot write: one line, and the status says so
+    (folder / "blocked").mkdir()
+    (folder / "blocked" / "m_step_2.pt").mkdir()
+    command[-3] = folder / "blocked" / "m"
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.count("onmt_train: Cannot write") == 1 and "Traceback" not in done.stderr

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
+import os
+import signal
 import sys
 import warnings
 from pathlib import Path
@@ -13,7 +15,6 @@ with warnings.catch_warnings():
     import onmt_entmax
 
     onmt_entmax.register()
-    import onmt.train_single
     import onmt.utils.distributed
 import torch
 
@@ -30,31 +31,26 @@ FOLLOWING = {
 }
 
 
-def as_rank(rank: int) -> None:
-    """Let stock's trainer and data believe that they are one of two, without a GPU."""
-    stock_trainer, stock_data = onmt.train_single.build_trainer, onmt.train_single.build_dynamic_dataset_iter
-
-    def build_trainer(*args, **kwargs):
-        trainer = stock_trainer(*args, **kwargs)
-        trainer.n_gpu, trainer.gpu_rank = 2, rank
-        return trainer
-
-    def build_data(*args, **kwargs):
-        if kwargs.get("task") == "train":
-            kwargs.update(stride=2, offset=rank)
-        return stock_data(*args, **kwargs)
-
-    onmt.train_single.build_trainer, onmt.train_single.build_dynamic_dataset_iter = build_trainer, build_data
-    # stock clears a buffer of 100 MB at every step
+def small_buffer() -> None:
+    """Stock clears a buffer of 100 MB at every step."""
     distributed = onmt.utils.distributed
     small = functools.partial(distributed.all_reduce_and_rescale_tensors, buffer_size=1 << 20)
     distributed.all_reduce_and_rescale_tensors = small
 
 
+def fail(opt, device: int) -> None:
+    """What one of several processes may do: here the second one ends as ``opt.ending`` says, the first one waits."""
+    if torch.distributed.get_rank() == 1:
+        if opt.ending == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise SystemExit(2)
+    torch.distributed.barrier()
+
+
 def main(rank: int, folder: Path) -> None:
     address = f"file://{folder}/rendezvous"
     torch.distributed.init_process_group("gloo", init_method=address, rank=rank, world_size=2)
-    as_rank(rank)
+    small_buffer()
     own = folder / f"own{rank}"
     own.mkdir()
     for name in ("a", "b", "valid", "vocab"):

@@ -1,0 +1,103 @@
+"""How the training text is read: how many workers, how large a bucket; and how much of it the vocabularies know."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Collection
+from itertools import islice
+
+from onmt.constants import CorpusTask, DefaultTokens
+from onmt.inputters.dynamic_iterator import process
+from onmt.inputters.text_corpus import build_corpora_iters, get_corpora
+from onmt.transforms import make_transforms
+from onmt.utils.logging import logger
+
+from onmt_entmax.errors import UserError
+from onmt_entmax.plugin.train import position as random_state
+from onmt_entmax.unknown import UnknownTokens
+
+STOCK_BUCKET = 262144  # OpenNMT-py's `bucket_size`, the largest that is chosen here
+
+
+def corpus_weights(opt: Namespace) -> dict[str, int]:
+    """Lines that are taken from each training corpus in turn."""
+    return {name: int(info["weight"]) for name, info in opt.data.items() if name != "valid"}
+
+
+def fit_to_corpora(
+    opt: Namespace, lines: dict[str, int] | None, processes: int, given: Collection[str], resumed: dict | None
+) -> None:
+    """Choose ``bucket_size`` where it is unset, and no more workers than there are lines for; say what was done.
+
+    A reader takes a share of each corpus, blocks of as many lines as there are readers. A bucket that is larger than a
+    pass over the share holds lines several times, and of equal sources in one batch OpenNMT-py keeps one.
+
+    Args:
+        opt: options; changed.
+        lines: of each corpus in use, or None where they are not known.
+        processes: that share the text.
+        given: names of the options that the user gave.
+        resumed: this process's position in a checkpoint, or None: what was chosen then is chosen again.
+
+    Raises:
+        UserError: a corpus has too few lines even for one reader in each process.
+    """
+    if not lines:
+        return
+    small = min(lines, key=lines.__getitem__)
+    if (processes - 1) * processes >= lines[small]:
+        raise UserError(f"Corpus {small} has {lines[small]} lines, too few for {processes} processes (`world_size`).")
+    wanted = opt.num_workers
+    while opt.num_workers > 1 and _readers(opt, processes) * (_readers(opt, processes) - 1) >= lines[small]:
+        opt.num_workers -= 1
+    if opt.num_workers != wanted:
+        logger.info(
+            f"`num_workers` is {opt.num_workers}, not {wanted}: corpus {small} has only {lines[small]} lines to share."
+        )
+    weights = corpus_weights(opt)
+    turn = sum(weights.values())
+    most = max(1, min(count * turn // weights[name] for name, count in lines.items()) // _readers(opt, processes))
+    before = None if resumed is None else resumed["data"]["settings"]["bucket_size"]
+    if "bucket_size" not in given:
+        opt.bucket_size = before or min(most, STOCK_BUCKET)
+        logger.info(f"`bucket_size` is {opt.bucket_size}, chosen for {sum(lines.values())} lines.")
+    elif opt.bucket_size > most:
+        logger.warning(
+            f"`bucket_size` {opt.bucket_size} is larger than what each of {_readers(opt, processes)} readers has "
+            f"(`num_workers` times processes): a bucket holds lines several times. Use {most}, or leave it out."
+        )
+
+
+def _readers(opt: Namespace, processes: int) -> int:
+    return max(opt.num_workers, 1) * processes
+
+
+def log_unknown_tokens(opt: Namespace, transforms_cls, vocabs, most: int = 1000) -> None:
+    """Log the share of unknown tokens in the first lines of the training and the validation text.
+
+    Args:
+        opt: options.
+        transforms_cls, vocabs: as for the data; the transforms are applied first.
+        most: lines of each corpus that are looked at.
+    """
+    states = random_state.capture()
+    for name, weight in corpus_weights(opt).items():
+        if weight == 0:
+            logger.warning(f"Corpus {name} is not used: its `weight` is 0.")
+    for task in (CorpusTask.TRAIN, CorpusTask.VALID):
+        corpora = get_corpora(opt, task)
+        if corpora is None:
+            continue
+        counts = UnknownTokens()
+        transforms = make_transforms(opt, transforms_cls, vocabs)
+        for lines in build_corpora_iters(corpora, transforms, opt.data, skip_empty_level="silent").values():
+            for example in process(task, list(islice(iter(lines), most))):
+                for side, name in (("src", "source"), ("tgt", "target")):
+                    if example[side] is not None:
+                        ids = vocabs[side](example[side][side].split(" "))
+                        counts.add(name, ids.count(vocabs[side][DefaultTokens.UNK]), len(ids))
+        if str(counts):
+            text = "training" if task == CorpusTask.TRAIN else "validation"
+            log = logger.warning if counts.too_many else logger.info
+            log(f"First {most} lines of each {text} corpus. {counts}")
+    random_state.restore(states)
