@@ -13,6 +13,7 @@ from onmt.transforms import make_transforms
 from onmt.utils.logging import logger
 
 from onmt_entmax.errors import UserError
+from onmt_entmax.files import split_tokens
 from onmt_entmax.plugin.train import position as random_state
 from onmt_entmax.unknown import UnknownTokens
 
@@ -94,7 +95,7 @@ def log_unknown_tokens(opt: Namespace, transforms_cls, vocabs, most: int = 1000)
             for example in process(task, list(islice(iter(lines), most))):
                 for side, name in (("src", "source"), ("tgt", "target")):
                     if example[side] is not None:
-                        ids = vocabs[side](example[side][side].split(" "))
+                        ids = vocabs[side](split_tokens(example[side][side]))
                         counts.add(name, ids.count(vocabs[side][DefaultTokens.UNK]), len(ids))
         if str(counts):
             text = "training" if task == CorpusTask.TRAIN else "validation"
