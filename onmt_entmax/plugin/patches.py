@@ -52,7 +52,6 @@ def _instead(ours: Any) -> Callable[[Any], Any]:
 
 
 _PARSER = "onmt.utils.parse:ArgumentParser"
-_OPTIMIZER = "onmt.utils.optimizers:Optimizer"
 _SERVER = "onmt.translate.translation_server"
 _ENGINE = "onmt.inference_engine:InferenceEnginePY"
 
