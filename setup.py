@@ -42,16 +42,23 @@ setup(
     long_description=LONG_DESCRIPTION,
     long_description_content_type="text/markdown",
     license="MIT",
-    python_requires=">=3.9,<3.13",
+    python_requires=">=3.9,<3.15",
     packages=find_packages(include=["onmt_entmax", "onmt_entmax.*"]),
     package_data={"onmt_entmax.report": ["templates/*"]},
-    # These bounds give the stock stack. The modern one is made by scripts/install.sh, without OpenNMT-py's own pins.
+    classifiers=[
+        "Operating System :: POSIX :: Linux",
+        *(f"Programming Language :: Python :: 3.{minor}" for minor in range(9, 15)),
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+    # These bounds give the stock stack, for Python 3.9 to 3.12. The modern one, for 3.10 to 3.14, is made by
+    # scripts/install.sh, without OpenNMT-py's own pins: a package added here is added there too.
     install_requires=[
         "OpenNMT-py>=3.5.1,<3.6",
         "torch>=2.2",
         "numpy<2; python_version<'3.13'",
         "numba>=0.59",
         "pyyaml>=5.4",
+        "rapidfuzz>=2.13",
         "rapidfuzz>=2.0",
         "sacrebleu>=2.3",
         "sacremoses>=0.1",
@@ -66,7 +73,21 @@ setup(
     extras_require={
         "workflow": ["snakemake>=8; python_version>='3.11'"],
         "japanese": ["mecab-python3", "ipadic"],
-        "test": ["pytest", "pytest-xdist", "hypothesis", "ruff", "entmax==1.3"],
+        # what some of OpenNMT-py's transforms need, beside its tokenizer
+        "transforms": [
+            "fasttext-wheel; python_version<'3.13'",
+            "pyahocorasick",
+            "pyonmttok>=1.37,<2; python_version<'3.13'",
+            "spacy",
+        ],
+        "test": [
+            "pytest",
+            "pytest-xdist",
+            "hypothesis",
+            "ruff",
+            "entmax==1.3",
+            "pyonmttok>=1.37,<2; python_version<'3.13'",  # our stand-in is compared with it
+        ],
     },
     entry_points={"console_scripts": ["onmt_entmax = onmt_entmax.cli:main"]},
     cmdclass={"build_py": BuildWithPth},

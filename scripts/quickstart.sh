@@ -15,7 +15,8 @@ say() { printf '\n[%d:%02d] %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$1"; }
 
 say "1/6 Installing"
 bash scripts/install.sh
-export PATH="$PWD/$VENV/bin:$PATH"
+PATH="$(cd "$VENV/bin" && pwd):$PATH"
+export PATH
 
 say "2/6 Preparing the bundled English and Spanish verbs"
 onmt_entmax prepare inflection --data data/inflection --name bundled --output "$RUN/data"
