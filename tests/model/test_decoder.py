@@ -183,3 +183,41 @@ def test_state_follows_the_beam():
     decoder.map_state(lambda state, dim: state.index_select(dim, rows))
     found, _ = decoder(inputs.tgt[rows, 2:3], inputs.memory[rows], src_len=inputs.src_len[rows])
     torch.testing.assert_close(found, expected[rows])
+
+
+class Adapted(torch.nn.Linear):
+    """A layer whose output is not the product with its weight alone, as adapters and quantised layers are."""
+
+    def forward(self, x):
+        return super().forward(x) + 0.5 * x[..., : self.out_features]
+
+
+@pytest.mark.parametrize("name", ["linear_in", "linear_out"])
+def test_replaced_layers_are_called(name):
+    stock, ours = pair()
+    for decoder in (stock, ours):
+        old = getattr(decoder.attn, name)
+        new = Adapted(old.in_features, old.out_features, bias=False).double()
+        new.load_state_dict(old.state_dict())
+        setattr(decoder.attn, name, new)
+    inputs = Inputs()
+    assert_same(everything(ours, inputs), everything(stock, inputs, stock=True))
+    # and so are they in a search
+    start = ours.start_states(tuple(state.detach() for state in inputs.final))
+    found, _, _ = ours.search(inputs.memory, inputs.src_len).step(inputs.tgt[:, 0, 0], start, torch.arange(4))
+    inputs.start(ours)
+    expected, _ = ours(inputs.tgt[:, :1], inputs.memory, src_len=inputs.src_len)
+    torch.testing.assert_close(found, expected[:, 0].detach())
+
+
+@pytest.mark.parametrize("changes", [{}, {"global_attention": "mlp"}, {"rnn_type": "GRU"}], ids=ident)
+def test_half_precision_is_as_close_as_its_rounding(changes):
+    """bfloat16 keeps 8 bits, so about 0.004 of each value is lost at each step."""
+    decoder, inputs = build(InputFeedDecoder, global_attention_alpha=1.5, **changes), inputs_for(changes)
+    expected = everything(decoder, inputs)["outputs"]
+    inputs.memory = inputs.memory.detach().bfloat16().requires_grad_()
+    inputs.final = tuple(state.detach().bfloat16().requires_grad_() for state in inputs.final)
+    inputs.weights, inputs.attention_weights = inputs.weights.bfloat16(), inputs.attention_weights.bfloat16()
+    found = everything(decoder.bfloat16(), inputs)
+    assert found["outputs"].dtype == torch.bfloat16 and found["gradient of input 0"].isfinite().all()
+    torch.testing.assert_close(found["outputs"].double(), expected, rtol=0, atol=0.06)
