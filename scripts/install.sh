@@ -10,13 +10,16 @@
 #   test         what the tests need
 #   workflow     Snakemake, for scripts/reproduce_*.sh
 #   japanese     MeCab, for the Japanese corpora
-# with commas or blanks between them (ONMT_ENTMAX_EXTRAS=transforms,test).
+# with commas or blanks between them (ONMT_ENTMAX_EXTRAS=transforms,test). ONMT_ENTMAX_PACKAGE is a wheel of onmt_entmax to
+# install in place of this folder.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 STACK=${ONMT_ENTMAX_STACK:-modern}
 VENV=${ONMT_ENTMAX_VENV:-.venv}
 EXTRAS=${ONMT_ENTMAX_EXTRAS:-}
+PACKAGE=(${ONMT_ENTMAX_PACKAGE:+"$ONMT_ENTMAX_PACKAGE"})
+[ ${#PACKAGE[@]} != 0 ] || PACKAGE=(--no-build-isolation --editable .)
 TORCH=${ONMT_ENTMAX_TORCH:-torch==2.13.0}
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 
@@ -75,7 +78,7 @@ distribution (Debian, Ubuntu: apt install python3 python3-venv), or install uv, 
 
 # What must hold for the installation to be the wanted one; changes to these files make it stale.
 STAMP="$VENV/.onmt_entmax_installed"
-WANTED="$STACK|$CHOSEN|$TORCH|$(cat setup.py pyproject.toml scripts/install.sh onmt_entmax/version.py | cksum)"
+WANTED="$STACK|$CHOSEN|$TORCH|${PACKAGE[*]}|$(cat setup.py pyproject.toml scripts/install.sh onmt_entmax/version.py | cksum)"
 if [ -f "$STAMP" ] && [ "$(cat "$STAMP")" = "$WANTED" ]; then
   echo "install.sh: $VENV is up to date ($STACK stack)"
   exit 0
@@ -108,10 +111,10 @@ if [ "$STACK" = modern ]; then
   "${PIP[@]}" --no-deps "OpenNMT-py==3.5.1"
   if wanted test; then "${PIP[@]}" --no-deps "entmax==1.3"; fi
   say "onmt_entmax"
-  "${PIP[@]}" --no-deps --no-build-isolation --editable .
+  "${PIP[@]}" --no-deps "${PACKAGE[@]}"
 else
   say "OpenNMT-py 3.5.1 with torch 2.2 and numpy 1.26 (several GB)"
-  "${PIP[@]}" --no-build-isolation --editable . ${MORE[@]+"${MORE[@]}"}
+  "${PIP[@]}" "${PACKAGE[@]}" ${MORE[@]+"${MORE[@]}"}
   if wanted test; then "${PIP[@]}" --no-deps "entmax==1.3"; fi
 fi
 "$VENV/bin/onmt_entmax" doctor
