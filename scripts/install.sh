@@ -31,12 +31,14 @@ case "$STACK" in
   *) fail "Invalid setting for ONMT_ENTMAX_STACK: $STACK. Valid choices: modern, stock." ;;
 esac
 KNOWN="transforms test workflow japanese"
+set -f  # an asterisk is no file name here
 for extra in ${EXTRAS//,/ }; do
   case " $KNOWN " in
     *" $extra "*) ;;
     *) fail "Invalid setting for ONMT_ENTMAX_EXTRAS: $extra. Valid choices: ${KNOWN// /, }." ;;
   esac
 done
+set +f
 wanted() { # extra
   case ",${EXTRAS//[[:space:]]/,}," in *",$1,"*) ;; *) return 1 ;; esac
 }
