@@ -95,13 +95,12 @@ def validate_model(opt: Namespace) -> None:
         raise invalid_setting(
             "hidden_size", opt.enc_hid_size, "It must be even with `encoder_type: brnn`: each direction has half of it."
         )
-    if getattr(opt, "copy_attn", False) and decoder == "rnn":
+    if getattr(opt, "copy_attn", False):
         raise invalid_setting(
-            "copy_attn", True, "OpenNMT-py 3.5 cannot load recurrent models with copy attention again; leave it out."
+            "copy_attn", True, "OpenNMT-py 3.5 can neither load nor decode models with copy attention; leave it out."
         )
     if generator != 1:
         blockers = {
-            "copy_attn": "copy attention has an output layer of its own",
             "lm_prior_model": "a language-model prior is a divergence between softmax distributions",
         }
         for name, reason in blockers.items():

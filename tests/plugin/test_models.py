@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 import onmt_entmax
@@ -63,3 +65,24 @@ def test_another_number_of_features_is_refused(featured, line, found):
 def test_members_of_an_ensemble_need_the_same_features(featured, softmax_model):
     with pytest.raises(UserError, match=r"featured.*: its feature vocabulary is not that of the first"):
         onmt_entmax.load(softmax_model, featured)
+
+
+@pytest.mark.parametrize(
+    ("lines", "options", "message"),
+    [
+        (["a b"], [], "`n_src_feats`: 0. The model was trained with 1"),
+        (["a￨X"], [], "`n_src_feats`: 0. The model was trained with 1"),
+        (["a￨X￨X"], ["-n_src_feats", "2"], "`n_src_feats`: 2. The model was trained with 1"),
+    ],
+)
+def test_features_that_are_missing_are_refused_when_translating(corpus, featured, lines, options, message):
+    with pytest.raises(UserError, match=message):
+        corpus.translate(featured, lines, *options)
+
+
+def test_lines_with_features_are_translated_blank_ones_too(corpus, featured):
+    path = corpus.folder / "attention.jsonl"
+    lines = ["a￨X b￨Y", "", "c￨X   d￨Y"]
+    assert len(corpus.translate(featured, lines, "-n_src_feats", "1", "-attention", str(path))) == 3
+    sources = [json.loads(line)["source"] for line in path.read_text(encoding="utf-8").splitlines()]
+    assert sources == [["a", "b"], [], ["c", "d"]]

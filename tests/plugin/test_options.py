@@ -60,16 +60,17 @@ TRANSFORMER = ["-decoder_type", "transformer", "-encoder_type", "transformer"]
 
 @pytest.mark.parametrize(
     ("words", "name"),
-    [(["-copy_attn", *TRANSFORMER], "copy_attn"), (["-lm_prior_model", "lm.pt"], "lm_prior_model")],
+    [(["-lm_prior_model", "lm.pt"], "lm_prior_model")],
 )
 def test_what_sparse_output_cannot_do_is_refused_by_name(words, name):
     with pytest.raises(UserError, match=rf"`{name}`.*`generator_alpha` is 1\.5"):
         model_options("-generator_function", "entmax15", *words)
 
 
-def test_copy_attention_of_recurrent_models_is_refused_by_name():
-    with pytest.raises(UserError, match="`copy_attn`: True. OpenNMT-py 3.5 cannot load"):
-        model_options("-copy_attn")
+@pytest.mark.parametrize("words", [[], TRANSFORMER])
+def test_copy_attention_is_refused_by_name(words):
+    with pytest.raises(UserError, match="`copy_attn`: True. OpenNMT-py 3.5 can neither load nor decode"):
+        model_options("-copy_attn", *words)
 
 
 def test_transformer_takes_a_sparse_output_layer():

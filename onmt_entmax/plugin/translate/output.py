@@ -82,6 +82,7 @@ class Outputs:
         self.next_line = 0
         self.sentence_numbers = itertools.count(1)
         self.n_lines = self._count_input_lines()
+        self._check_features()
 
     def _count_input_lines(self) -> int | None:
         """Number of input lines where blank ones must come out again; None for a list of batches or for validation."""
@@ -93,6 +94,16 @@ class Outputs:
         if isinstance(corpus.tgt, str):
             raise invalid_setting("tgt", corpus.tgt, "It names a file, but the sources are a list of lines.")
         return len(corpus.src)
+
+    def _check_features(self) -> None:
+        """Stock passes over a missing feature in silence."""
+        expected, found = len(self.translator.vocabs.get("src_feats", ())), None
+        if self.n_lines is not None:
+            found = next(iter(self.infer_iter.corpora.values())).n_src_feats
+        elif isinstance(self.infer_iter, list) and self.infer_iter:
+            found = self.infer_iter[0][0]["src"].size(2) - 1
+        if found not in (None, expected):
+            raise invalid_setting("n_src_feats", found, f"The model was trained with {expected}.")
 
     def run(self) -> tuple[list, Predictions]:
         """Translate and write; returns scores and predictions per input where they are kept."""
@@ -134,19 +145,17 @@ class Outputs:
         self.has_targets = self.has_targets or "tgt" in batch
         has_gold = "tgt" in batch and not translator.tgt_file_prefix
         target_lengths = batch["tgtlen"].tolist() if "tgt" in batch else itertools.repeat(0)
-        results = data.get("results") or itertools.repeat(None)
         sources = batch.get("src_tokens") or self._source_tokens(batch)
         self._count_unknown(batch, sources)
         for number, translation, result, source, length in zip(
-            batch["cid_line_number"], self.builder.from_batch(data), results, sources, target_lengths
+            batch["cid_line_number"], self.builder.from_batch(data), data["results"], sources, target_lengths
         ):
             if translator.replace_unk:
                 self._replace_unknown(translation, source)
             texts, scores = self._texts(translation), [float(score) for score in translation.pred_scores]
-            best = result.hypotheses[0] if result is not None and result.hypotheses else None
             if scores[0] != -math.inf:
-                log_prob, tokens = (best.log_prob, len(best.tokens) + best.finished) if best else (-math.inf, 0)
-                self.predicted.add(scores[0], log_prob, tokens)
+                best = result.hypotheses[0]
+                self.predicted.add(scores[0], best.log_prob, len(best.tokens) + best.finished)
             self.words += len(translation.pred_sents[0])
             if has_gold:
                 gold = float(translation.gold_score)

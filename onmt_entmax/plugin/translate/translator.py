@@ -29,8 +29,7 @@ SMALL = 1 << 22  # probabilities of a step whose memory is nothing to worry abou
 class SparseTranslator(StockTranslator):
     """Stock's translator with our search in place of its own.
 
-    Copy attention is left to stock: its output layer has a vocabulary of its own per input. One translator may be used
-    by several threads as far as stock's may.
+    One translator may be used by several threads as far as stock's may.
     """
 
     search = "beam"
@@ -78,8 +77,6 @@ class SparseTranslator(StockTranslator):
     @property
     def not_ours(self) -> str:
         """Why stock decodes in our place, or an empty string."""
-        if self.copy_attn:
-            return "Models with copy attention are decoded by OpenNMT-py's own search."
         return "Document-level models are decoded by OpenNMT-py's own loop." if self._joins_lines else ""
 
     @property
@@ -99,8 +96,6 @@ class SparseTranslator(StockTranslator):
             stock's dictionary of results, each list filled up to ``n_best`` with empty hypotheses of score minus
             infinity; ``results`` holds our own :class:`~onmt_entmax.search.result.SearchResult` per sentence.
         """
-        if self.copy_attn:
-            return super().translate_batch(batch, attn_debug)
         with torch.no_grad():
             gold = self._gold_scores(batch)
             results = [] if scoring else self._search(batch, attn_debug)
@@ -109,7 +104,7 @@ class SparseTranslator(StockTranslator):
     @property
     def joins_batches(self) -> bool:
         """Whether several batches may be searched as one: the search then takes fewer and fuller steps."""
-        return not self.copy_attn and not self._samples and all(supports_step(member) for member in self.members)
+        return not self._samples and all(supports_step(member) for member in self.members)
 
     def translate_batches(self, batches: list, attn_debug: bool) -> list[dict]:
         """Search several batches as one. No more rows go through the model at once than the beam of the largest would

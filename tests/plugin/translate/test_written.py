@@ -52,7 +52,7 @@ def test_a_score_of_one_segment_keeps_its_certificate():
 
 
 @pytest.mark.parametrize("words", [["-certificates", "c"], ["-attention", "a"], ["-search", "exact"]])
-@pytest.mark.parametrize("reason", [None, "Models with copy attention", ""])
+@pytest.mark.parametrize("reason", [None, "Document-level models", ""])
 def test_what_stock_decodes_has_no_certificates(words, reason, caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("onmt"), "propagate", True)
     made = SimpleNamespace() if reason is None else SimpleNamespace(not_ours=reason)  # a language model's knows nothing
