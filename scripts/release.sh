@@ -43,7 +43,8 @@ END
 
 say "an empty environment"
 VENV="$WORK/an environment"
-ONMT_ENTMAX_EXTRAS='' ONMT_ENTMAX_VENV=$VENV ONMT_ENTMAX_PACKAGE=$(echo "$WORK"/dist/*.whl) bash scripts/install.sh
+ONMT_ENTMAX_EXTRAS='' ONMT_ENTMAX_VENV=$VENV ONMT_ENTMAX_PACKAGE=$(echo "$WORK"/dist/*.whl) \
+  bash "$WORK/clone/scripts/install.sh"
 
 say "the stock commands"
 export PATH="$VENV/bin:$PATH" OMP_NUM_THREADS=1
