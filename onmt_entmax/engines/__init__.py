@@ -40,16 +40,15 @@ class Engine:
 
     name = "reference"
 
-    def decode(self, decoder, emb, memory, src_len, tgt_len, state) -> tuple | None:
+    def decode(self, decoder, tgt, emb, memory, src_len, state) -> tuple | None:
         """All steps of an input-feeding decoder, differentiably.
 
         Args:
             decoder: ``model.decoder.InputFeedDecoder``, for its layers and dropout.
-            emb: target embeddings, ``(B, T, E)``.
+            tgt: target tokens, ``(B, T, features)``; behind a target, outputs and attention may be zero.
+            emb: their embeddings, ``(B, T, E)``.
             memory: ``(B, S, H)``.
             src_len: ``(B,)``, or None: every source has S positions.
-            tgt_len: ``(B,)``, each at least 1, on the CPU: the steps of each sentence, behind which outputs and
-                attention are zero; None: T for all.
             state: fed-back output ``(B, H)``, hidden ``(L, B, H)``, cell ``(L, B, H)``; not changed.
 
         Returns:

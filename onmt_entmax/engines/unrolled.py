@@ -37,7 +37,7 @@ class Unrolled(Engine):
         """What runs the steps."""
         return UnrollOperations
 
-    def decode(self, decoder, emb, memory, src_len, tgt_len, state):
+    def decode(self, decoder, tgt, emb, memory, src_len, state):
         """See :class:`~onmt_entmax.engines.Engine`; None, and a line in the log, for decoders of other kinds."""
         reason = why_by_steps(decoder)
         if reason is not None:
@@ -46,6 +46,7 @@ class Unrolled(Engine):
         if emb.size(1) == 1 and not torch.is_grad_enabled():
             return None  # one step of a search: nothing to gain
         order, ragged = None, Ragged.full(emb.size(0), emb.size(1))
+        tgt_len = target_lengths(decoder, tgt)
         if tgt_len is not None:
             tgt_len, order = tgt_len.sort(descending=True, stable=True)
             ragged = Ragged.from_lengths(tgt_len, emb.size(1))
@@ -96,6 +97,19 @@ def has_replaced_layers(decoder) -> bool:
     linear = (getattr(decoder.attn, name, None) for name in ("linear_in", "linear_out"))
     replaced = any(layer is not None and type(layer) is not nn.Linear for layer in linear)
     return replaced or any(type(cell) not in (nn.LSTMCell, nn.GRUCell) for cell in decoder.rnn.layers)
+
+
+def target_lengths(decoder, tgt: Tensor) -> Tensor | None:
+    """Lengths ``(B,)`` without the padding behind, at least 1; None if all steps are to be run for all."""
+    pad = getattr(decoder.embeddings, "word_padding_idx", None)
+    if tgt.device.type != "cpu" or pad is None or decoder.has_coverage:
+        return None
+    if decoder.copy_attn is not None or decoder.reuses_attention:
+        return None
+    places = torch.arange(1, tgt.size(1) + 1)
+    lengths = ((tgt[:, :, 0] != pad) * places).amax(1).clamp_(min=1)
+    # If no target fills the batch, a last token is the padding token itself, and is to be fed like any other.
+    return lengths if int(lengths.min()) < tgt.size(1) == int(lengths.max()) else None
 
 
 def project(attention, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -153,8 +153,7 @@ class InputFeedDecoder(nn.Module):
         """
         emb = self.embeddings(tgt)  # (B, T, E)
         engine = engines.choose(emb.device, engines.computing_dtype(emb))
-        start = (state.feed, *state.hidden)
-        found = engine.decode(self, emb, memory, src_len, self._target_lengths(tgt), start)
+        found = engine.decode(self, tgt, emb, memory, src_len, (state.feed, *state.hidden))
         if found is None:
             outputs, probs, hidden = self._step_by_step(emb, memory, src_len, state)
         else:
@@ -181,18 +180,6 @@ class InputFeedDecoder(nn.Module):
             outputs.append(output)
             probs.append(probs_t)
         return torch.stack(outputs, 1), None if self.attn is None else torch.stack(probs, 1), state.hidden
-
-    def _target_lengths(self, tgt: Tensor) -> Tensor | None:
-        """Lengths ``(B,)`` without the padding behind, at least 1; None if all steps are to be run for all."""
-        pad = getattr(self.embeddings, "word_padding_idx", None)
-        if tgt.device.type != "cpu" or pad is None or self.has_coverage:
-            return None
-        if self.copy_attn is not None or self.reuses_attention:
-            return None
-        places = torch.arange(1, tgt.size(1) + 1)
-        lengths = ((tgt[:, :, 0] != pad) * places).amax(1).clamp_(min=1)
-        # If no target fills the batch, a last token is the padding token itself, and is to be fed like any other.
-        return lengths if int(lengths.min()) < tgt.size(1) == int(lengths.max()) else None
 
     @property
     def supports_search(self) -> bool:
