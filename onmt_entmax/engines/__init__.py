@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from onmt_entmax.entmax.linear_loss import autocast_dtype
 from onmt_entmax.errors import choices, invalid_setting
 
 VARIABLE = "ONMT_ENTMAX_ENGINE"
@@ -161,13 +162,7 @@ def using(engine: Engine) -> Iterator[None]:
 
 def computing_dtype(x: Tensor) -> torch.dtype:
     """The dtype in which layers compute with ``x``: that of autocast where it is on, else its own."""
-    kind = x.device.type
-    try:
-        return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
-    except (AttributeError, TypeError):  # torch 2.2 has one function per device
-        if kind == "cpu":
-            return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else x.dtype
-        return torch.get_autocast_gpu_dtype() if torch.is_autocast_enabled() else x.dtype
+    return autocast_dtype(x.device.type) or x.dtype
 
 
 @functools.cache

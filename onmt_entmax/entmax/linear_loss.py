@@ -279,7 +279,7 @@ def _at_once(hidden, weight, bias, target, counted, alpha, smoothing, statistics
     return (losses.sum(), correct.sum(), *per_row[:3], plain.detach().sum())
 
 
-def _autocast_dtype(device: str) -> torch.dtype | None:
+def autocast_dtype(device: str) -> torch.dtype | None:
     """The dtype that autocast asks for on this kind of device, None where it is off."""
     if device == "meta":  # which autocast does not know
         return None
@@ -333,7 +333,7 @@ def linear_entmax_loss(
     if target.shape != hidden.shape[:1]:
         raise ValueError(f"Target of shape {tuple(target.shape)} must have shape {tuple(hidden.shape[:1])}.")
     device = hidden.device.type
-    low = _autocast_dtype(device)
+    low = autocast_dtype(device)
     if low is not None:
         hidden, weight = hidden.to(low), weight.to(low)
         bias = None if bias is None else bias.to(low)

@@ -188,7 +188,7 @@ class InputFeedDecoder(nn.Module):
 
     @torch.no_grad()
     def search(self, memory: Tensor, src_len: Tensor | None = None):
-        """Steps for many live prefixes of B sentences, a ``stepping.SearchSteps``; draws no dropout."""
+        """Steps for many live prefixes of B sentences, a ``stepping.SearchSteps``; in evaluation mode."""
         from onmt_entmax.model.stepping import SearchSteps
 
         engine = engines.choose(memory.device, memory.dtype)
