@@ -213,7 +213,8 @@ class Text:
         if batch_size < 1:
             raise invalid_setting("batch_size", batch_size, "It must be at least 1.")
         filled = sorted((place for place, ids in enumerate(self.ids) if ids), key=lambda place: len(self.ids[place]))
-        with tqdm(total=len(filled), unit="line", disable=None if progress else True, leave=False) as bar:
+        bar = tqdm(total=len(filled), unit="line", disable=None if progress else True, leave=False)
+        with bar, float32_products(self.models.device.type == "cuda"):  # for those who use the batches, too
             for start in range(0, len(filled), batch_size):
                 places = filled[start : start + batch_size]
                 yield places, self.models.encode([self.ids[place] for place in places], any_order)

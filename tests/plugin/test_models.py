@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
 import onmt_entmax
 from onmt_entmax.cli import main
 from onmt_entmax.errors import UserError
+from onmt_entmax.plugin import models
 
 from ..stock import write
 
@@ -86,3 +89,21 @@ def test_lines_with_features_are_translated_blank_ones_too(corpus, featured):
     assert len(corpus.translate(featured, lines, "-n_src_feats", "1", "-attention", str(path))) == 3
     sources = [json.loads(line)["source"] for line in path.read_text(encoding="utf-8").splitlines()]
     assert sources == [["a", "b"], [], ["c", "d"]]
+
+
+def test_products_are_set_while_batches_are_searched(softmax_model, monkeypatch):
+    uses = []
+
+    @contextmanager
+    def products(wanted):
+        uses.append(wanted)
+        yield SimpleNamespace(precision="fp32")
+        uses.append("done")
+
+    monkeypatch.setattr(models, "products", products)
+    model = onmt_entmax.load(softmax_model)
+    text = models.Text(model._models, [["a"], ["b"]])
+    seen = [list(uses) for _ in text.batches(1, progress=False)]
+    assert seen == [["auto"], ["auto"]] and uses == ["auto", "done"]
+    with models.float32_products(on_gpu=True, wanted="bf16"):
+        assert uses[-1] == "fp32"  # older PyTorch has one setting for CPUs and GPUs
