@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
 import torch
 from onmt.constants import DefaultTokens
@@ -14,8 +15,9 @@ from onmt_entmax.errors import invalid_setting
 from onmt_entmax.plugin.entry_points import running_command
 from onmt_entmax.plugin.models import float32_products, generator_alpha
 from onmt_entmax.plugin.translate.batching import join_batches
+from onmt_entmax.plugin.translate.options import MAX_EXPANSIONS
 from onmt_entmax.plugin.translate.output import Outputs
-from onmt_entmax.plugin.translate.scorers import build_scorer, combine, supports_step
+from onmt_entmax.plugin.translate.scorers import ModelScorer, build_scorer, combine, supports_step
 from onmt_entmax.search.beam import beam_search
 from onmt_entmax.search.result import Hypothesis, SearchResult
 from onmt_entmax.search.settings import SearchSettings
@@ -33,7 +35,7 @@ class SparseTranslator(StockTranslator):
     """
 
     search = "beam"
-    max_expansions = 10000
+    max_expansions = MAX_EXPANSIONS
     whole_support = False
     certificates_file = ""
     attention_file = ""
@@ -51,17 +53,16 @@ class SparseTranslator(StockTranslator):
         translator.whole_support = getattr(opt, "whole_support", False)
         translator.certificates_file = getattr(opt, "certificates", "") or ""
         translator.attention_file = getattr(opt, "attention", "") or ""
-        names, unknown = translator.vocabs["tgt"], translator._tgt_unk_idx
-        strange = [token for token in opt.ignore_when_blocking if names[token] == unknown]
-        if strange:
-            translator._exclusion_idxs.discard(unknown)
-            logger.warning(f"`ignore_when_blocking`: not in the target vocabulary: {', '.join(strange)}.")
         translator.matmul_precision = getattr(opt, "matmul_precision", cls.matmul_precision)
         # the command looks at neither scores nor predictions, and there may be ten million lines of them
         translator.keeps_results = running_command() != "onmt_translate"
         translator.average_probabilities = getattr(opt, "avg_raw_probs", False) or not translator.is_dense
         if len(translator.members) > 1 and not translator.is_dense and not getattr(opt, "avg_raw_probs", False):
             translator._log("Ensemble with an alpha above 1: the members' probabilities are averaged.")
+        unknown = [token for token in opt.ignore_when_blocking if token not in vocabs["tgt"].tokens_to_ids]
+        if unknown:
+            translator._exclusion_idxs.discard(translator._tgt_unk_idx)
+            logger.warning(f"`ignore_when_blocking`: not in the target vocabulary: {', '.join(unknown)}.")
         return translator
 
     @property
@@ -84,27 +85,28 @@ class SparseTranslator(StockTranslator):
         """Whether every output layer is a softmax: no token has probability zero, and perplexities have a meaning."""
         return all(generator_alpha(member) == 1 for member in self.members)
 
-    def translate_batch(self, batch, attn_debug, scoring=False):
-        """Search one batch of sentences.
-
-        Args:
-            batch: as stock's data iterator makes it; ``batch["src"]`` is ``(batch, src_len, features)``.
-            attn_debug: whether attention is wanted.
-            scoring: only score the given targets.
-
-        Returns:
-            stock's dictionary of results, each list filled up to ``n_best`` with empty hypotheses of score minus
-            infinity; ``results`` holds our own :class:`~onmt_entmax.search.result.SearchResult` per sentence.
-        """
-        with torch.no_grad():
-            gold = self._gold_scores(batch)
-            results = [] if scoring else self._search(batch, attn_debug)
-        return self._report(batch, results, gold)
-
     @property
     def joins_batches(self) -> bool:
         """Whether several batches may be searched as one: the search then takes fewer and fuller steps."""
         return not self._samples and all(supports_step(member) for member in self.members)
+
+    @property
+    def _samples(self) -> bool:
+        return self.sample_from_topk != 0 or self.sample_from_topp != 0
+
+    def _translate(self, infer_iter, transform=None, attn_debug=False, align_debug=False, phrase_table=""):
+        """Translate everything in ``infer_iter``; as many outputs as inputs, in order, blank lines included.
+
+        Returns:
+            scores and predictions, each a list per input of lists of ``n_best``; ``predictions.certificates`` holds
+            one dictionary per input where certificates were asked for.
+        """
+        if self._joins_lines:  # it translates segments again: stock's own loop
+            return super()._translate(infer_iter, transform, attn_debug, align_debug, phrase_table)
+        if "docify" in (transform or ()):
+            raise invalid_setting("transforms", "docify", "The model was not trained with it: it joins lines.")
+        with float32_products(self._use_cuda, self.matmul_precision, self._log):
+            return Outputs(self, infer_iter, transform, attn_debug, align_debug).run()
 
     def translate_batches(self, batches: list, attn_debug: bool) -> list[dict]:
         """Search several batches as one. No more rows go through the model at once than the beam of the largest would
@@ -129,9 +131,22 @@ class SparseTranslator(StockTranslator):
         parts = [joined[end - size : end] for size, end in zip(sizes, ends)]
         return [self._report(*arguments) for arguments in zip(batches, parts, gold)]
 
-    @property
-    def _samples(self) -> bool:
-        return self.sample_from_topk != 0 or self.sample_from_topp != 0
+    def translate_batch(self, batch, attn_debug, scoring=False):
+        """Search one batch of sentences.
+
+        Args:
+            batch: as stock's data iterator makes it; ``batch["src"]`` is ``(batch, src_len, features)``.
+            attn_debug: whether attention is wanted.
+            scoring: only score the given targets.
+
+        Returns:
+            stock's dictionary of results, each list filled up to ``n_best`` with empty hypotheses of score minus
+            infinity; ``results`` holds our own :class:`~onmt_entmax.search.result.SearchResult` per sentence.
+        """
+        with torch.no_grad():
+            gold = self._gold_scores(batch)
+            results = [] if scoring else self._search(batch, attn_debug)
+        return self._report(batch, results, gold)
 
     def _search(self, batch, attn_debug: bool, max_rows: int | None = None) -> list[SearchResult]:
         settings = self.search_settings(batch, attn_debug, max_rows)
@@ -257,19 +272,13 @@ class SparseTranslator(StockTranslator):
 
     def _gold_attention(self, batch) -> tuple[list, list]:
         """Per sentence the one gold target's tokens and its attention ``(tgt_len, src_len)``, ensembles averaged."""
-        target = batch["tgt"]  # (batch, tgt_len, 1)
-        per_model = []
-        for model in self.members:
-            scorer = build_scorer([model], batch["src"], batch["srclen"], False)
-            model.decoder.init_state(batch["src"], scorer.memory, scorer.final_states)
-            _, attention = model.decoder(target[:, :-1], scorer.memory, src_len=scorer.src_len, return_attn=True)
-            if attention.get("std") is None:
-                raise invalid_setting("gold_align", True, "A model without attention cannot align.")
-            per_model.append(attention["std"])
+        per_model = [attention.get("std") for _, _, attention in self._decode_targets(batch, return_attn=True)]
+        if any(attention is None for attention in per_model):
+            raise invalid_setting("gold_align", True, "A model without attention cannot align.")
         mean = torch.stack(per_model).mean(0)
         lengths = (batch["tgtlen"] - 1).tolist()
         return (
-            [[row[:length]] for row, length in zip(target[:, 1:, 0], lengths)],
+            [[row[:length]] for row, length in zip(batch["tgt"][:, 1:, 0], lengths)],
             [[matrix[:length]] for matrix, length in zip(mean, lengths)],
         )
 
@@ -277,32 +286,18 @@ class SparseTranslator(StockTranslator):
         """Log-probability ``(batch,)`` of the given targets, minus infinity where impossible; None without targets."""
         if "tgt" not in batch or self.tgt_file_prefix:
             return None
-        members = self.members
-        target = batch["tgt"]  # (batch, tgt_len, 1)
-        gold = target[:, 1:, 0]
-        per_model = []
-        for model in members:
-            scorer = build_scorer([model], batch["src"], batch["srclen"], False)
-            model.decoder.init_state(batch["src"], scorer.memory, scorer.final_states)
-            hidden, _ = model.decoder(target[:, :-1], scorer.memory, src_len=scorer.src_len)
-            per_model.append(scorer.log_probs(hidden))
-        stacked = torch.stack(per_model)
-        log_probs = stacked[0] if len(members) == 1 else combine(stacked, self.average_probabilities)
-        picked = log_probs.gather(2, gold.unsqueeze(-1)).squeeze(-1).double()
+        stacked = torch.stack([scorer.log_probs(hidden) for scorer, hidden, _ in self._decode_targets(batch)])
+        log_probs = stacked[0] if len(stacked) == 1 else combine(stacked, self.average_probabilities)
+        gold = batch["tgt"][:, 1:]  # (batch, steps, 1)
+        picked = log_probs.gather(2, gold).squeeze(-1).double()
         positions = torch.arange(gold.size(1), device=gold.device)
         # by length: the padding token inside a target is a token like others
         return picked.masked_fill(positions >= (batch["tgtlen"] - 1).unsqueeze(1), 0.0).sum(1)
 
-    def _translate(self, infer_iter, transform=None, attn_debug=False, align_debug=False, phrase_table=""):
-        """Translate everything in ``infer_iter``; as many outputs as inputs, in order, blank lines included.
-
-        Returns:
-            scores and predictions, each a list per input of lists of ``n_best``; ``predictions.certificates`` holds
-            one dictionary per input where certificates were asked for.
-        """
-        if self._joins_lines:  # it translates segments again: stock's own loop
-            return super()._translate(infer_iter, transform, attn_debug, align_debug, phrase_table)
-        if "docify" in (transform or ()):
-            raise invalid_setting("transforms", "docify", "The model was not trained with it: it joins lines.")
-        with float32_products(self._use_cuda, self.matmul_precision, self._log):
-            return Outputs(self, infer_iter, transform, attn_debug, align_debug).run()
+    def _decode_targets(self, batch, return_attn: bool = False) -> Iterator[tuple[ModelScorer, Tensor, dict]]:
+        """Each member's scorer, decoder outputs ``(batch, steps, hidden)`` and attention for the given targets."""
+        for model in self.members:
+            scorer = build_scorer([model], batch["src"], batch["srclen"], False)
+            model.decoder.init_state(batch["src"], scorer.memory, scorer.final_states)
+            steps = batch["tgt"][:, :-1]  # (batch, steps, 1)
+            yield (scorer, *model.decoder(steps, scorer.memory, src_len=scorer.src_len, return_attn=return_attn))

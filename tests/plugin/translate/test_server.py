@@ -30,9 +30,11 @@ def serve(entmax_model, tmp_path, monkeypatch):
 
     made = server.TranslationServer()
 
-    def start(**opt):
+    def start(preprocess=None, **opt):
         config, apps = tmp_path / "conf.json", []
         model = {"id": 7, "model": entmax_model.name, "opt": {"beam_size": 3, **opt}}
+        if preprocess is not None:
+            model["preprocess"] = [preprocess]
         config.write_text(json.dumps({"models_root": str(entmax_model.parent), "models": [model]}), encoding="utf-8")
         monkeypatch.setattr(server, "TranslationServer", lambda: made)
         monkeypatch.setattr(server, "serve", lambda app, **settings: apps.append(app))
@@ -92,6 +94,21 @@ def test_fewer_hypotheses_than_asked_for_have_no_score(serve, corpus):
             missing += rank >= found
             assert entry["tgt"] == "" or rank < found
     assert missing, "every input has three hypotheses: the test is idle"
+
+
+def split_at_f(sequence: dict, model) -> dict:
+    """A function of a configuration's `preprocess`: each `f` begins a new segment."""
+    segments = sequence["seg"][0].split(" f ")
+    return {**sequence, "seg": segments, "n_seg": len(segments), "src_feats": [None] * len(segments)}
+
+
+def test_an_input_of_several_segments_has_no_certificate(serve):
+    post = serve(preprocess=f"{__name__}.split_at_f", certificates="-")
+    _, answer = post(sources("a b c", "a b f d e", ""))
+    certificates = [entry["certificate"] for entry in answer[0]]
+    split = "the input was split into several segments"
+    assert [record["reason"] for record in certificates] == [None, split, "blank input line"]
+    assert [record["line"] for record in certificates] == [1, 2, 3]
 
 
 def test_alignments(serve):
