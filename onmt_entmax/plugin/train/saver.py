@@ -15,10 +15,10 @@ from onmt.modules.lora import lora_state_dict
 from onmt.utils.logging import logger
 
 from onmt_entmax.files import link_or_copy, write_stream
+from onmt_entmax.plugin.checkpoints import KEY
 from onmt_entmax.plugin.train.processes import from_first, is_first, on_first, world_size
 
 StockModelSaver = onmt.models.model_saver.ModelSaver
-KEY = "entmax_training"  # our part of a checkpoint; stock passes over it
 
 
 @contextmanager
