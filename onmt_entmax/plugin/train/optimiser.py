@@ -21,6 +21,10 @@ FOLLOWED = (
 )
 
 
+# parts of an optimizer's state that have their parameter's shape
+_MOMENTS = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "sum", "square_avg", "acc_delta"}
+
+
 class ValidLossSchedule:
     """The schedule of the paper: multiplies the rate by ``decay`` whenever validation loss rises.
 
@@ -196,9 +200,10 @@ def check_state(stored: dict, optimizer, path: str) -> None:
         problem = f"it is of {len(indices)} parameters, and this run trains {len(own)}"
     else:
         for index, parameter in zip(indices, own):
-            for moment in states["state"].get(index, {}).values():
-                if isinstance(moment, torch.Tensor) and moment.dim() and moment.shape != parameter.shape:
-                    problem = f"the one numbered {index} has shape {tuple(moment.shape)}, not {tuple(parameter.shape)}"
+            for name, moment in states["state"].get(index, {}).items():
+                if name in _MOMENTS and moment.shape != parameter.shape:
+                    sizes = f"shape {tuple(moment.shape)}, not {tuple(parameter.shape)}"
+                    problem = problem or f"the one numbered {index} has {sizes}"
     if problem is not None:
         raise UserError(
             f"The optimizer's state in {path} does not fit: {problem}. Train the same parameters (`freeze_*`), or "

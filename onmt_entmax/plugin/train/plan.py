@@ -7,7 +7,7 @@ from collections.abc import Collection
 from itertools import islice
 
 from onmt.constants import CorpusTask, DefaultTokens
-from onmt.inputters.dynamic_iterator import process
+from onmt.inputters import dynamic_iterator
 from onmt.inputters.text_corpus import build_corpora_iters, get_corpora
 from onmt.transforms import make_transforms
 from onmt.utils.logging import logger
@@ -92,7 +92,7 @@ def log_unknown_tokens(opt: Namespace, transforms_cls, vocabs, most: int = 1000)
         counts = UnknownTokens()
         transforms = make_transforms(opt, transforms_cls, vocabs)
         for lines in build_corpora_iters(corpora, transforms, opt.data, skip_empty_level="silent").values():
-            for example in process(task, list(islice(iter(lines), most))):
+            for example in dynamic_iterator.process(task, list(islice(iter(lines), most))):
                 for side, name in (("src", "source"), ("tgt", "target")):
                     if example[side] is not None:
                         ids = vocabs[side](split_tokens(example[side][side]))

@@ -78,5 +78,8 @@ def test_two_runs_with_one_seed_are_identical(folder):
     first = train(yaml, folder / "first" / "m", 8)
     second = train(yaml, folder / "second" / "m", 8)
     assert_same_run(first, second)
+    # 0 is a seed like any other
+    zeros = [train(yaml, folder / name / "m", 2, "-seed", "0") for name in ("zero", "nought")]
+    assert_same_run(*zeros)
     other = train(yaml, folder / "other" / "m", 8, "-seed", "8")
     assert any(not torch.equal(first["model"][name], other["model"][name]) for name in first["model"])

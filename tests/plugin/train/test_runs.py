@@ -185,6 +185,12 @@ def test_half_written_checkpoint_of_a_killed_run_is_removed(folder):
             "`parallel_mode`: tensor_parallel. `keep_best` needs `data_parallel`.",
         ),
         ({"batch_size": 0}, "`batch_size`: 0"),
+        ({"model_dtype": "fp16"}, "`model_dtype`: fp16. On a CPU"),
+        ({"single_pass": "true"}, "`single_pass`: True. OpenNMT-py 3.5 reads without end"),
+        (
+            {"early_stopping": 3, "early_stopping_criteria": "[ppl, perplexity]"},
+            "`early_stopping_criteria`: perplexity. `generator_alpha` is 1.5",
+        ),
     ],
 )
 def test_mistakes_are_named(folder, changes, message):
