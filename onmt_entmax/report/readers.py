@@ -22,7 +22,7 @@ NODE_STATUS = ("live", "finished", "dropped", "cut", "stopped")
 KINDS = {
     "metrics": ("a metrics file of `onmt_train`", "`table 3` and `figure learning-curves` or `training-speed`"),
     "best": ("the note on a best checkpoint (PREFIX_best.json)", "nothing but you"),
-    "result": ("a result of `onmt_entmax evaluate --json`", "`table 1`, `table 2` and `overview`"),
+    "result": ("a result of `onmt_entmax evaluate --json`", "`table 1`, `table 2`, `overview` and `figure trust`"),
     "sparsity": ("a result of `onmt_entmax sparsity`", "`table 3` and `overview`"),
     "certificate": ("certificates of `onmt_translate -certificates`", "`figure beam`, `uncertain` and `evaluate`"),
     "trace": ("search trees of `onmt_entmax trace`", "`figure beam` and `figure attention`"),

@@ -11,6 +11,7 @@ import pytest
 
 from onmt_entmax.cli import main
 from onmt_entmax.files import read_json, read_records
+from onmt_entmax.tasks.trust import trust
 from tests.stock import Corpus, write
 
 FORMATS = (Path(__file__).parents[2] / "docs" / "formats.md").read_text(encoding="utf-8")
@@ -18,7 +19,9 @@ SECTIONS = dict(re.findall(r"^## ([^:`\n]+?)(?::[^\n]*)?\n(.*?)(?=^## |\Z)", FOR
 OPTIONAL = {"comparison", "conditional_on_prefix", "prefix_log_prob"}  # with options that are not used here
 
 
-def keys(value: object, names: frozenset[str] = frozenset({"languages", "files", "signatures"})) -> Iterator[str]:
+def keys(
+    value: object, names: frozenset[str] = frozenset({"languages", "files", "signatures", "void"})
+) -> Iterator[str]:
     """Every key, at any depth, but for those below ``names``, which are no words of ours."""
     if isinstance(value, dict):
         for key, part in value.items():
@@ -97,8 +100,8 @@ def test_results(folder, tmp_path):
     (tmp_path / "test").mkdir()
     write(tmp_path / "test" / "x.gold", ["a\tab\tV", "b\tc\tV"])
     write(tmp_path / "pred", ["a b", "c", "a b", "c"])
-    void = json.dumps(next(record for record in read_records(folder / "certificates") if record["reason"]))
-    write(tmp_path / "certificates", [void.replace('"line": 2', f'"line": {line}') for line in (1, 2)])
+    records = read_records(folder / "certificates")[:2]  # the second is void
+    write(tmp_path / "certificates", [json.dumps(record) for record in records])
     words = [
         "--gold",
         tmp_path / "test",
@@ -114,5 +117,7 @@ def test_results(folder, tmp_path):
     inflection = read_json(tmp_path / "r.json")
     scores = {"bleu_tok": 1.0, "bleu_raw": 1.0, "chrf": 1.0, "complete": 1.0}
     # to evaluate translations takes a corpus: tests/tasks does it
-    translation = {"runs": [{"predictions": "p", "sha256": "0", **scores}], "mean": scores, "sd": scores}
+    graded = trust(records, [50, 50], "chrf", 1, corpus=lambda counted: {"bleu": lambda weights: 1.0})
+    runs = [{"predictions": "p", "sha256": "0", **scores, "trust": graded}]
+    translation = {"runs": runs, "mean": scores, "sd": scores}
     check("Results", [inflection, translation])

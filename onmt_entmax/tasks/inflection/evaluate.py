@@ -19,9 +19,10 @@ from onmt_entmax.tasks.inflection.files import (
     write_submission,
 )
 from onmt_entmax.tasks.inflection.format import SETTINGS
-from onmt_entmax.tasks.inflection.scores import Outcome, paired_bootstrap, score
+from onmt_entmax.tasks.inflection.scores import Outcome, pair_of, paired_bootstrap, score
 from onmt_entmax.tasks.prepared import MANIFEST
 from onmt_entmax.tasks.results import RATE_HEADS, certificate_rates, comparison_line, layout, void_line
+from onmt_entmax.tasks.trust import BINS, trust, trust_lines
 
 _HEADS = {"acc": "acc %", "lev": "lev", "nbest_acc": "n-best %", **RATE_HEADS}
 
@@ -60,8 +61,8 @@ def evaluate(options: Options) -> dict:
     """Score predictions, and write a submission where one is asked for.
 
     Returns:
-        ``languages`` (each with its scores), ``macro`` (their averages), ``comparison``, ``files`` (SHA-256) and
-        ``signatures``.
+        ``languages`` (each with its scores), ``macro`` (their averages), ``trust``, ``comparison``, ``files`` (SHA-256)
+        and ``signatures``.
 
     Raises:
         UserError: a wrong option, or files that do not fit the inputs, with file and line.
@@ -78,14 +79,20 @@ def evaluate(options: Options) -> dict:
     }
     for language, own in outcomes.items():
         result["languages"][language].update(_language_scores(own, options.n_best))
+    bootstrap = {"bootstrap": options.bootstrap_samples, "bootstrap_seed": options.bootstrap_seed}
+    signatures = {}
     if options.certificates:
-        for language, own in read_certificates(options.certificates, golds).items():
+        certificates = read_certificates(options.certificates, golds)
+        for language, own in certificates.items():
             result["languages"][language].update(certificate_rates(own))
     result["macro"] = _macro(result["languages"])
-    signatures = {}
     for metric in result["macro"]:
         count = sum(metric in scores for scores in result["languages"].values())
         signatures[metric] = signature(metric, {**about, "langs": count})
+    if options.certificates:
+        result["trust"] = _trust(golds, outcomes, certificates, options)
+        if result["trust"] is not None:
+            signatures["trust"] = signature("trust", {**about, "avg": "micro", "bins": BINS, **bootstrap})
     if options.compare:
         other = _outcomes(options.compare, golds, options)
         first, second = (
@@ -95,7 +102,6 @@ def evaluate(options: Options) -> dict:
         comparison = paired_bootstrap(first, second, options.bootstrap_samples, options.bootstrap_seed)
         paths = {"predictions": str(options.predictions), "other": str(options.compare)}
         result["comparison"] = {**comparison._asdict(), **paths}
-        bootstrap = {"bootstrap": options.bootstrap_samples, "bootstrap_seed": options.bootstrap_seed}
         signatures["acc_difference"] = signature("acc_difference", {**about, **bootstrap})
     result["signatures"] = signatures
     if options.submission:
@@ -112,6 +118,8 @@ def table(result: dict) -> str:
     if "comparison" in result:
         names = "{predictions} minus {other}".format_map(result["comparison"])
         lines.append(comparison_line(f"accuracy, {names}", result["comparison"]))
+    if result.get("trust"):
+        lines += trust_lines(result["trust"])
     return "\n".join([*lines, "", *result["signatures"].values()])
 
 
@@ -125,6 +133,18 @@ def _outcomes(path: Path, golds: Sequence[Gold], options: Options) -> dict[str, 
         predictions = read_guesses(path, golds, options.n_best)
         guesses = {gold.language: list(zip(gold.rows, predictions[gold.language])) for gold in golds}
     return {gold.language: score(gold.rows, guesses[gold.language]) for gold in golds_scored}
+
+
+def _trust(
+    golds: Sequence[Gold], outcomes: dict[str, list[Outcome]], certificates: dict[str, list[dict]], options: Options
+) -> dict | None:
+    """Over the pairs of all languages; of rows with the same pair the last one counts, as in its score."""
+    own, right = [], []
+    for gold in golds:
+        if gold.language in outcomes:
+            own += {pair_of(row): one for row, one in zip(gold.rows, certificates[gold.language])}.values()
+            right += [100.0 * outcome.correct for outcome in outcomes[gold.language]]
+    return trust(own, right, "acc", options.bootstrap_samples, options.bootstrap_seed)
 
 
 def _language_scores(outcomes: list[Outcome], n_best: int) -> dict[str, float]:

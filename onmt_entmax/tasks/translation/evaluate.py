@@ -32,11 +32,14 @@ from onmt_entmax.tasks.translation.scores import (
     paired_bootstrap,
     raw_bleu,
     raw_tokenizer_for,
+    sentence_scores,
     sentence_statistics,
+    summed_bleu,
     tokenised_bleu,
 )
 from onmt_entmax.tasks.translation.subwords import left_over, undo_subwords
 from onmt_entmax.tasks.translation.text import make_tokenizer
+from onmt_entmax.tasks.trust import trust, trust_lines
 
 SPLITS = ("test", "dev")
 _HEADS = {"bleu_tok": "BLEU tok", "bleu_raw": "BLEU raw", "chrf": "chrF", **RATE_HEADS}
@@ -118,10 +121,13 @@ def evaluate(
     runs = [_scores(path, test, own) for path, own in zip(predictions, forms)]
     metrics = list(test.metrics)
     if certificates:
-        for run_scores, path in zip(runs, certificates):
-            run_scores.update(certificate_rates(read_checked_certificates(path, len(test.text))))
+        for run_scores, path, own in zip(runs, certificates, forms):
+            found = read_checked_certificates(path, len(test.text))
+            run_scores.update(certificate_rates(found))
+            run_scores["trust"] = _trust(test, own, found, samples, bootstrap_seed)
         metrics += RATES
     fields = {**_about(test.manifest, split, test.text), **(about or {}), "runs": len(runs)}
+    bootstrap = {"bootstrap": samples, "bootstrap_seed": bootstrap_seed}
     result = {
         "runs": runs,
         "mean": {name: fmean(own[name] for own in runs) for name in metrics},
@@ -130,6 +136,8 @@ def evaluate(
     signatures = {name: signature(name, {**fields, **metric_fields(m)}) for name, m in test.metrics.items()}
     if certificates:
         signatures["certificates"] = signature("certificates", fields)
+        if any(own["trust"] for own in runs):
+            signatures["trust"] = signature("trust", {**fields, "bleu": _class_metric(test), **bootstrap})
     if compare:
         others = [test.forms(_read_predictions(path, test, n_best)) for path in compare]
         result["comparison"] = {"others": [{"predictions": str(path), "sha256": sha256(path)} for path in compare]}
@@ -137,7 +145,7 @@ def evaluate(
             first, second = ([_statistics(test, name, own) for own in system] for system in (forms, others))
             difference = paired_bootstrap(first, second, samples, bootstrap_seed)
             result["comparison"][name] = difference._asdict()
-            drawn = {**fields, "others": len(compare), "bootstrap": samples, "bootstrap_seed": bootstrap_seed}
+            drawn = {**fields, "others": len(compare), **bootstrap}
             signatures[f"{name}_difference"] = signature(
                 f"{name}_difference", {**drawn, **metric_fields(test.metrics[name])}
             )
@@ -153,6 +161,9 @@ def table(result: dict) -> str:
     for name, comparison in result.get("comparison", {}).items():
         if name != "others":
             lines.append(comparison_line(f"{_HEADS[name]}, first minus second system", comparison))
+    for own in result["runs"]:
+        if own.get("trust"):
+            lines += trust_lines(own["trust"], own["predictions"] if len(result["runs"]) > 1 else "")
     return "\n".join([*lines, "", *result["signatures"].values()])
 
 
@@ -200,6 +211,24 @@ def _read_predictions(path: Path, test: References, n_best: int) -> list[str]:
 def _scores(path: Path, test: References, forms: dict[str, list[str]]) -> dict:
     scores = {name: corpus_score(metric, forms[name], test.references(name)) for name, metric in test.metrics.items()}
     return {"predictions": str(path), "sha256": sha256(path), **scores}
+
+
+def _trust(
+    test: References, forms: dict[str, list[str]], certificates: list[dict], samples: int, seed: int
+) -> dict | None:
+    """Mean chrF of lines, and BLEU of the texts that the lines of a class make."""
+    statistics = _statistics(test, _class_metric(test), forms)
+
+    def corpus(counted: Sequence[int]) -> dict:
+        own = statistics[counted]
+        return {"bleu": lambda weights: summed_bleu(weights @ own)}
+
+    quality = sentence_scores(test.metrics["chrf"], forms["chrf"], test.references("chrf"))
+    return trust(certificates, quality, "chrf", samples, seed, corpus)
+
+
+def _class_metric(test: References) -> str:
+    return "bleu_tok" if "bleu_tok" in test.metrics else "bleu_raw"
 
 
 def _statistics(test: References, metric: str, forms: dict[str, list[str]]):

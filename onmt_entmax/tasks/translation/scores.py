@@ -86,7 +86,7 @@ def paired_bootstrap(
     lines = len(first[0])
 
     def difference(weights: np.ndarray) -> float:
-        return fmean(_bleu(weights @ run) for run in first) - fmean(_bleu(weights @ run) for run in second)
+        return fmean(summed_bleu(weights @ run) for run in first) - fmean(summed_bleu(weights @ run) for run in second)
 
     observed = difference(np.ones(lines))
     generator = np.random.default_rng(seed)
@@ -99,6 +99,12 @@ def paired_bootstrap(
     return compare(observed, drawn)
 
 
-def _bleu(sums: np.ndarray) -> float:
+def sentence_scores(metric: CHRF, hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
+    """The chrF of each line."""
+    return [metric.sentence_score(own, [reference]).score for own, reference in zip(hypotheses, references)]
+
+
+def summed_bleu(sums: np.ndarray) -> float:
+    """BLEU from sums over lines of :func:`sentence_statistics`, shape (10,)."""
     counts, totals, lengths = (part.astype(int).tolist() for part in (sums[:4], sums[4:8], sums[8:]))
     return BLEU.compute_bleu(counts, totals, *lengths, smooth_method="exp").score

@@ -124,6 +124,33 @@ def test_a_list_cut_to_one_best_is_not_a_single_hypothesis(prepared):
     assert result["languages"]["a"]["complete"] == 100
 
 
+def test_trust_counts_the_last_row_of_a_pair(prepared, capsys):
+    probs = [0.9, 0.8, 0.7, 0.6, 0.5]
+    lines = [certificate(number, prob, complete=number == 3) for number, prob in enumerate(probs, 1)]
+    lines[3] = certificate(4, 0.6, reason="length_penalty")
+    write_lines(prepared / "certificates", lines)
+    _, result = evaluate(prepared, "--certificates", prepared / "certificates", "--bootstrap-samples", "9")
+    trust = result["trust"]
+    # go is right at 0.9; of dive's two rows the last counts, wrong at 0.7; a-b's is void, and nobody knows c's form
+    assert trust["curve"] == [
+        {"threshold": pytest.approx(0.9), "coverage": 50, "acc": 100},
+        {"threshold": pytest.approx(0.7), "coverage": 100, "acc": 50},
+    ]
+    assert trust["void"] == {"length_penalty": 1}
+    assert (trust["classes"]["single"]["outputs"], trust["classes"]["uncertified"]["outputs"]) == (1, 1)
+    wanted = f"trust|{SIGNATURE.replace('macro', 'micro')}".replace(
+        "|version", "|bins:10|bootstrap:9|bootstrap_seed:1|version"
+    )
+    assert result["signatures"]["trust"] == wanted
+    out = capsys.readouterr().out
+    void = [certificate(number, 0.6, reason="sampling") for number in range(1, 6)]
+    write_lines(prepared / "certificates", void)
+    _, result = evaluate(prepared, "--certificates", prepared / "certificates")
+    assert result["trust"] is None and "trust" not in result["signatures"]
+    assert "5 certificates are void" in capsys.readouterr().out
+    assert "AUROC 100.00" in out and "Without the outputs whose certificates are void (length_penalty: 1)." in out
+
+
 def test_submission_is_written_and_scores_alike(prepared):
     _, result = evaluate(prepared, "--submission", prepared / "sub")
     assert sorted(path.name for path in (prepared / "sub").iterdir()) == ["a-b-low-out", "a-low-out", "c-low-out"]

@@ -317,3 +317,30 @@ def test_predictions_written_otherwise_score_alike(data, tmp_path):
     }.items():
         (tmp_path / name).write_bytes(content)
         assert evaluate(data, [tmp_path / name])["mean"]["bleu_tok"] == pytest.approx(100)
+
+
+def test_trust_by_certificate(data, tmp_path, capsys):
+    """The first line is wrong and not certified, the others are right: 100 chrF and BLEU."""
+    predictions = write(tmp_path / "p", ["xx yy zz", *read_lines(data / "test.tgt")[1:]])
+    made = [(0.5, False), (1.0, True), (0.9, True)]
+    records = [
+        {
+            "line": line,
+            "hypotheses": [{"tokens": ["a"], "log_prob": math.log(prob), "prob": prob, "finished": True}],
+            **{"complete": False, "optimal": optimal, "mass_is_one": False, "mass_found": prob, "found": 1},
+            "reason": None,
+        }
+        for line, (prob, optimal) in enumerate(made, 1)
+    ]
+    certificates = write(tmp_path / "c", map(json.dumps, records))
+    result = evaluate(data, [predictions], certificates=[certificates], samples=5)
+    own = result["runs"][0]["trust"]
+    wrong = sacrebleu.CHRF().sentence_score("xx yy zz", [REFERENCES[0]]).score
+    assert wrong < 10
+    assert own["classes"]["optimal"]["chrf"]["value"] == pytest.approx(100)
+    assert own["classes"]["optimal"]["bleu"]["value"] == pytest.approx(100)
+    assert own["classes"]["uncertified"]["chrf"]["value"] == pytest.approx(wrong)
+    assert own["aurc"]["value"] == pytest.approx((0 + 0 + (100 - wrong) / 3) / 3)
+    assert "|bleu:bleu_tok|bootstrap:5|bootstrap_seed:1|" in result["signatures"]["trust"]
+    shown = [line.split()[:2] for line in table(result).split("\n")]
+    assert ["uncertified", "33.33"] in shown and "AUROC" not in table(result)
