@@ -150,8 +150,9 @@ def _refuse_what_does_nothing(opt: Namespace) -> None:
             raise invalid_setting(name, getattr(opt, name), f"`transforms` has {needed[0]}, which needs a file there.")
     if "clean" in opt.transforms:
         raise invalid_setting("transforms", "clean", "It has settings for training corpora only.")
-    if opt.phrase_table and not os.path.isfile(opt.phrase_table):
-        raise invalid_setting("phrase_table", opt.phrase_table, "There is no such file.")
+    for name in ("phrase_table", *(f"{side}_subword_{what}" for side in ("src", "tgt") for what in ("model", "vocab"))):
+        if getattr(opt, name) and not os.path.isfile(getattr(opt, name)):
+            raise invalid_setting(name, getattr(opt, name), "There is no such file.")
 
 
 def without_effect(opt: Namespace) -> list[str]:

@@ -280,7 +280,7 @@ class Outputs:
             translator._log(f"Tokens per second: {self.words / max(seconds, 1e-9):.1f}")
         if self.unknown.too_many:
             logger.warning(str(self.unknown))
-        elif translator.report_score and str(self.unknown):
+        elif str(self.unknown) and (translator.report_score or self.unknown.share("source")):
             translator._log(str(self.unknown))
         for reason, number in self.left_out.items():
             logger.warning(f"{number} input lines have a blank output: {reason}.")

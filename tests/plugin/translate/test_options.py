@@ -93,6 +93,7 @@ def test_a_pipe_cannot_be_read_twice(tmp_path, name):
         (["-transforms", "clean"], "`transforms`: clean. It has settings for training"),
         (["-transforms", "bpe"], "`src_subword_model`: None. `transforms` has bpe"),
         (["-log_file", "none/l"], "`log_file`: none/l. The folder none does not exist"),
+        (["-src_subword_model", "none", "-transforms", "onmt_tokenize"], "`src_subword_model`: none. There is no such"),
         (["-phrase_table", "none"], "`phrase_table`: none. There is no such file"),
     ],
 )

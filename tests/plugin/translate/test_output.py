@@ -121,6 +121,17 @@ def test_a_perplexity_is_per_token_and_of_softmax_alone(corpus, entmax_model, so
     assert "PRED PPL: " in log.text and "GOLD PPL: " in log.text
 
 
+def test_the_log_shows_given_targets_without_padding(corpus, entmax_model, log):
+    target = corpus.folder / "gold.tgt"
+    target.write_text("c b a\ne\n\n", encoding="utf-8")
+    corpus.translate(entmax_model, ["a b c", "d e", "d"], "-tgt", str(target), "-verbose")
+    assert [line for line in log.text.split("\n") if line.startswith("GOLD ") and "SCORE" not in line] == [
+        "GOLD 1: c b a",
+        "GOLD 2: e",
+        "GOLD 3: ",
+    ]
+
+
 def test_sources_in_a_list_have_no_target_file(entmax_model, tmp_path):
     from .test_translator import engine
 
