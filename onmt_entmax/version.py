@@ -66,7 +66,8 @@ def _from_metadata(root: Path) -> str | None:
         if path.is_file():
             head = path.read_text(encoding="utf-8").partition("\n\n")[0]
             fields = dict(line.split(": ", 1) for line in head.splitlines() if ": " in line)
-            if fields.get("Name") == _PACKAGE.name:
+            # some versions of setuptools write the name with a hyphen
+            if fields.get("Name", "").replace("-", "_") == _PACKAGE.name:
                 return fields.get("Version")
     return None
 

@@ -49,13 +49,14 @@ ONMT_ENTMAX_EXTRAS='' ONMT_ENTMAX_VENV=$VENV ONMT_ENTMAX_PACKAGE=$(echo "$WORK"/
 say "the stock commands"
 export PATH="$VENV/bin:$PATH" OMP_NUM_THREADS=1
 mkdir "$WORK/run" && cd "$WORK/run"
-"$VENV/bin/python" - "$HERE" <<'END'
+"$VENV/bin/python" - "$HERE" "$(basename "$WORK"/dist/*.whl)" <<'END'
 import pathlib, random, sys
 
 import onmt_entmax
 from onmt_entmax.version import version
 
 assert sys.argv[1] not in onmt_entmax.__file__, onmt_entmax.__file__
+assert sys.argv[2].startswith(f"onmt_entmax-{version()}-py3"), (sys.argv[2], version())
 print(f"onmt_entmax {version()} in {onmt_entmax.__file__}")
 words = ["".join(random.Random(number).choices("abcdefgh", k=4)) for number in range(60)]
 pathlib.Path("src").write_text("".join(" ".join(word) + "\n" for word in words))

@@ -81,10 +81,11 @@ def test_a_changed_tag_is_not_the_tag(root):
     assert found(root) == f"0.2.1.dev0+g{first}.dirty"
 
 
+@pytest.mark.parametrize("name", ["onmt_entmax", "onmt-entmax"])
 @pytest.mark.parametrize("path", ["PKG-INFO", "onmt_entmax-7.0.dist-info/METADATA"])
-def test_built(root, path):
+def test_built(root, path, name):
     (root / path).parent.mkdir(exist_ok=True)
-    (root / path).write_text("Metadata-Version: 2.4\nName: onmt_entmax\nVersion: 7.0\n\nVersion: 8.0: text\n")
+    (root / path).write_text(f"Metadata-Version: 2.4\nName: {name}\nVersion: 7.0\n\nVersion: 8.0: text\n")
     assert found(root) == "7.0"
 
 
