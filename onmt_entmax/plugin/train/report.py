@@ -73,8 +73,7 @@ class SparseReportManager(report_manager.ReportMgr):
         stats, seconds = report_stats, report_stats.elapsed_time() + 1e-5
         total = f"/{num_steps:5d}" if num_steps > 0 else ""
         epoch = self.epoch(step)
-        if epoch is not None:
-            total += f"; epoch {epoch:.2f}"
+        passed = "" if epoch is None else f" epoch {epoch:.2f};"
         words, batches = max(stats.n_words, 1), max(stats.n_batchs, 1)
         loss = stats.loss / words
         if self.alpha == 1 and not self.smoothed:
@@ -84,8 +83,8 @@ class SparseReportManager(report_manager.ReportMgr):
         self.log(
             f"Step {step:2d}{total}; acc: {100 * stats.n_correct / words:.1f}; {losses}; lr: {learning_rate:7.5f}; "
             f"sents: {stats.n_sents:7.0f}; bsz: {stats.n_src_words / batches:4.0f}/{stats.n_words / batches:4.0f}/"
-            f"{stats.n_sents / batches:2.0f}; {stats.n_src_words / seconds:3.0f}/{stats.n_words / seconds:3.0f} tok/s; "
-            f"{duration(self.clock.elapsed() if self.clock else 0)} so far{self._left(step, num_steps)};"
+            f"{stats.n_sents / batches:2.0f}; {stats.n_src_words / seconds:3.0f}/{stats.n_words / seconds:3.0f} tok/s;"
+            f"{passed} {duration(self.clock.elapsed() if self.clock else 0)} so far{self._left(step, num_steps)};"
         )
         self.curves("progress", self._training_curves(stats, learning_rate, patience), step)
         sys.stdout.flush()

@@ -157,4 +157,4 @@ def test_progress_says_epoch_and_time_without_an_end(folder, caplog):
         train(yaml, folder / "m", 0)
     # 80 lines in batches of four: step 5 is a quarter of an epoch
     first = next(record.message for record in caplog.records if record.message.startswith("Step  5"))
-    assert first.startswith("Step  5; epoch 0.25; acc: ") and first.endswith(" so far;")
+    assert first.startswith("Step  5; acc: ") and "; epoch 0.25; 0:00:" in first and first.endswith(" so far;")
