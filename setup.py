@@ -61,6 +61,7 @@ setup(
         "rapidfuzz>=2.13",
         "rapidfuzz>=2.0",
         "sacrebleu>=2.3",
+        "scipy>=1.7",
         "sacremoses>=0.1",
         "sentencepiece>=0.1.97",
         "subword-nmt>=0.3.8",

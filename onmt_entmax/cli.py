@@ -24,6 +24,7 @@ SUBCOMMANDS = {
     "prepare": ("onmt_entmax.commands.prepare", "turn a corpus into training text: inflection, translation"),
     "overview": ("onmt_entmax.commands.overview", "one row per run: accuracy, sparsity, certificate rates"),
     "evaluate": ("onmt_entmax.commands.evaluate", "score predictions: inflection, translation"),
+    "accept": ("onmt_entmax.commands.accept", "split predictions into those to accept and those to review"),
     "table": ("onmt_entmax.commands.table", "the paper's tables from result files, the paper's numbers beside ours"),
     "figure": ("onmt_entmax.commands.figure", "the paper's figures and others: beam, forced, attention, ..."),
     "report": ("onmt_entmax.commands.report", "one self-contained HTML page of a run"),

@@ -107,7 +107,7 @@ if [ "$STACK" = modern ]; then
   say "$TORCH"
   "${PIP[@]}" "$TORCH"
   say "what OpenNMT-py imports, and what onmt_entmax uses"
-  "${PIP[@]}" configargparse numpy regex pyyaml sacrebleu tensorboard flask waitress sentencepiece subword-nmt \
+  "${PIP[@]}" configargparse numpy scipy regex pyyaml sacrebleu tensorboard flask waitress sentencepiece subword-nmt \
     sacremoses tqdm rapidfuzz matplotlib jinja2 tabulate numba ${MORE[@]+"${MORE[@]}"}
   say "OpenNMT-py 3.5.1, without its version pins"
   "${PIP[@]}" --no-deps "OpenNMT-py==3.5.1"

@@ -20,6 +20,7 @@ PACKAGES = (
     "torch",
     "numpy",
     "sacrebleu",
+    "scipy",
     "sentencepiece",
     "subword-nmt",
     "sacremoses",

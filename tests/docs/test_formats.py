@@ -121,3 +121,15 @@ def test_results(folder, tmp_path):
     runs = [{"predictions": "p", "sha256": "0", **scores, "trust": graded}]
     translation = {"runs": runs, "mean": scores, "sd": scores}
     check("Results", [inflection, translation])
+
+
+def test_accepted_outputs(folder, tmp_path):
+    lines = [json.dumps({**read_records(folder / "certificates")[0], "line": line}) for line in range(1, 4)]
+    write(tmp_path / "c", lines)
+    write(tmp_path / "d", lines[:2])
+    write(tmp_path / "p", ["a", "b", "a"])
+    write(tmp_path / "q", ["a", "b"])
+    words = ["--predictions", tmp_path / "q", "--certificates", tmp_path / "d", "--at", 0.2, "--output", tmp_path / "o"]
+    words += ["--dev-gold", tmp_path / "p", "--dev-predictions", tmp_path / "p", "--dev-certificates", tmp_path / "c"]
+    assert main(["accept", *map(str, words)]) == 0
+    check("Accepted outputs", [read_json(tmp_path / "o.json")])
