@@ -142,6 +142,7 @@ TABLE = (
     Patch(_SERVER, "build_translator", server.build_translator, "weights of alignments in answers"),
     Patch(_SERVER, "textbatch_to_tensor", server.textbatch_to_tensor, "a `ref` in some inputs only crashes it"),
     Patch(_ENGINE, "__init__", one_line_errors, "a user's mistake takes one line"),
+    Patch("onmt.inference_engine:InferenceEngine", "infer_list", written.infer_list, "no lines read the file `src`"),
     Patch(_ENGINE, "_translate", one_line_errors, "a user's mistake takes one line"),
     Patch(_ENGINE, "terminate", entry_points.terminate, "closes the output file"),
 )

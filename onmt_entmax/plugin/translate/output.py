@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -23,6 +22,8 @@ from onmt_entmax.plugin.translate.batching import in_groups
 from onmt_entmax.plugin.translate.written import Predictions, Records, Score, Total, pharaoh
 from onmt_entmax.search.result import CertificateRates, attention_record, certificate_record, void_record
 from onmt_entmax.unknown import UnknownTokens
+
+NAMED = 5  # lines that a transform left out
 
 
 class _Line(NamedTuple):
@@ -78,7 +79,7 @@ class Outputs:
         self.unknown = UnknownTokens()
         self.words = 0
         self.has_targets = False
-        self.left_out: Counter[str] = Counter()  # reasons
+        self.left_out: dict[str, tuple[int, list[int]]] = {}  # reason -> how many lines, and the first few
         self.next_line = 0
         self.sentence_numbers = itertools.count(1)
         self.n_lines = self._count_input_lines()
@@ -226,7 +227,8 @@ class Outputs:
         for number in range(self.next_line, until):
             reason = left_out.pop(number, BLANK_LINE)
             if reason != BLANK_LINE:
-                self.left_out[reason] += 1
+                count, first = self.left_out.get(reason, (0, []))
+                self.left_out[reason] = (count + 1, [*first, number + 1][:NAMED])
             certificate = void_record(number + 1, reason)
             attention = {"line": number + 1, "source": [], "hypotheses": []}
             self._write(_Line(number, [""] * n_best, [0.0] * n_best, certificate, attention))
@@ -282,7 +284,8 @@ class Outputs:
             logger.warning(str(self.unknown))
         elif str(self.unknown) and (translator.report_score or self.unknown.share("source")):
             translator._log(str(self.unknown))
-        for reason, number in self.left_out.items():
-            logger.warning(f"{number} input lines have a blank output: {reason}.")
+        for reason, (count, first) in self.left_out.items():
+            lines = ", ".join(map(str, first)) + ", ..." * (count > len(first))
+            logger.warning(f"{count} input lines ({lines}) have a blank output: {reason}.")
         if translator.tgt_file_prefix and self.next_line and not self.has_targets:
             logger.warning("`tgt_file_prefix` had no effect: no targets (`tgt`) were given.")

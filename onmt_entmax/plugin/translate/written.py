@@ -86,6 +86,17 @@ def build_translator(stock):
     return build_translator
 
 
+def infer_list(stock):
+    def infer_list(self, src):
+        if len(src) > 0:
+            return stock(self, src)
+        predictions = Predictions()  # stock would read the file that `src` names
+        predictions.certificates = [] if getattr(self.opt, "certificates", "") else None
+        return [], predictions
+
+    return infer_list
+
+
 class Records:
     """A file of JSON lines that appears under its name when it is whole; without a path, or with ``-``, no file."""
 

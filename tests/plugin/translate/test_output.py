@@ -7,11 +7,15 @@ import json
 import logging
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from onmt_entmax.errors import UserError
 from onmt_entmax.plugin.translate import output, translator
 from onmt_entmax.plugin.translate.output import _Line
 from onmt_entmax.search.result import SearchResult
+
+from .test_translator import engine
 
 
 @pytest.fixture
@@ -37,7 +41,9 @@ def test_lines_that_a_transform_leaves_out_are_blank_and_say_so(corpus, entmax_m
     left_out = "left out by transform filtertoolong"
     assert [record["reason"] for record in records] == [None, left_out, "blank input line", None, left_out]
     assert [record["line"] for record in records] == [1, 2, 3, 4, 5]
-    assert f"2 input lines have a blank output: {left_out}." in log.text
+    assert f"2 input lines (2, 5) have a blank output: {left_out}." in log.text
+    corpus.translate(entmax_model, ["a b"] * 7, "-transforms", "filtertoolong", "-src_seq_length", "1")
+    assert f"7 input lines (1, 2, 3, 4, 5, ...) have a blank output: {left_out}." in log.text
 
 
 def test_left_out_lines_with_targets(corpus, entmax_model):
@@ -46,6 +52,31 @@ def test_left_out_lines_with_targets(corpus, entmax_model):
     target.write_text("c b a\ne d\n", encoding="utf-8")
     options = ("-transforms", "filtertoolong", "-tgt", str(target), "-tgt_seq_length", "4")
     assert [bool(line) for line in corpus.translate(entmax_model, ["a b c", "d e"], *options)] == [False, True]
+
+
+@pytest.fixture(scope="module")
+def filtering(entmax_model):
+    """An engine that leaves out lines of more than two tokens."""
+    options = ("-transforms", "filtertoolong", "-src_seq_length", "2", "-certificates", "-", "-batch_size", "2")
+    translating = engine(entmax_model, *options)
+    yield translating
+    translating.terminate()
+
+
+@settings(max_examples=30)
+@given(st.lists(st.sampled_from(["", "  ", "a", "b", "a  b", "a b c", "h g f e"]), max_size=6))
+def test_as_many_outputs_as_inputs_in_order(filtering, lines):
+    scores, predictions = filtering.infer_list(lines)
+    records = predictions.certificates
+    assert len(scores) == len(predictions) == len(records) == len(lines)
+    for number, (line, record) in enumerate(zip(lines, records), 1):
+        tokens = line.split()
+        expected = (
+            "blank input line" if not tokens else "left out by transform filtertoolong" if len(tokens) > 2 else None
+        )
+        assert (record["line"], record["reason"]) == (number, expected)
+        alone = filtering.infer_list([line])[1]
+        assert predictions[number - 1] == alone[0] and (expected is None or alone[0] == [""])
 
 
 def test_a_prefix_does_not_fill_a_blank_line(corpus, entmax_model):
@@ -133,8 +164,6 @@ def test_the_log_shows_given_targets_without_padding(corpus, entmax_model, log):
 
 
 def test_sources_in_a_list_have_no_target_file(entmax_model, tmp_path):
-    from .test_translator import engine
-
     (tmp_path / "t").write_text("a\n", encoding="utf-8")
     translating = engine(entmax_model, "-tgt", str(tmp_path / "t"))
     with pytest.raises(UserError, match="`tgt`: .*the sources are a list of lines"):
