@@ -21,6 +21,8 @@ export PATH
 say "2/6 Preparing the bundled English and Spanish verbs"
 onmt_entmax prepare inflection --data data/inflection --name bundled --output "$RUN/data"
 
+# the best checkpoint is that of a validation: at least one
+FEWER=(${STEPS:+-train_steps "$STEPS" -valid_steps $((STEPS < 300 ? STEPS : 300))})
 # Two single-threaded runs side by side use two cores better than one run with two threads.
 export OMP_NUM_THREADS=1
 train() { # name, function
@@ -29,7 +31,7 @@ train() { # name, function
     -data "{corpus_1: {path_src: $RUN/data/train.src, path_tgt: $RUN/data/train.tgt, weight: 1},
             valid: {path_src: $RUN/data/dev.src, path_tgt: $RUN/data/dev.tgt}}" \
     -src_vocab "$RUN/data/vocab.src" -tgt_vocab "$RUN/data/vocab.tgt" -save_data "$RUN/$1/sample" \
-    -global_attention_function "$2" -generator_function "$2" -save_model "$RUN/$1/model" ${STEPS:+-train_steps "$STEPS"} \
+    -global_attention_function "$2" -generator_function "$2" -save_model "$RUN/$1/model" ${FEWER[@]+"${FEWER[@]}"} \
     >"$RUN/$1/train.log" 2>&1
 }
 last_line() { # what the newest report in a log says: step, accuracy, time left
