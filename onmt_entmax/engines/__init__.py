@@ -70,6 +70,18 @@ class Engine:
         """
         return None
 
+    def map_heads(self, scores: Tensor, alpha: float | Tensor) -> Tensor | None:
+        """alpha-entmax of a Transformer's attention scores, differentiably.
+
+        Args:
+            scores: ``(B, heads, Q, K)``; at most ``model.heads.MASKED``: the entry counts for nothing.
+            alpha: a number above 1, or one for each head, ``(heads, 1, 1)``.
+
+        Returns:
+            Probabilities, same shape; a row that is masked as a whole is zero.
+        """
+        return None
+
     def search(self, decoder, memory, src_len):
         """Steps for many live prefixes of few sentences; takes and has what ``model.stepping.SearchSteps`` does."""
         return None

@@ -33,8 +33,19 @@ class LearnedAlpha(nn.Module):
         super().__init__()
         if not self.LOW < start < self.HIGH:
             raise ValueError(f"Invalid setting for `start`: {start}. It must lie between {self.LOW} and {self.HIGH}.")
-        share = torch.tensor((start - self.LOW) / (self.HIGH - self.LOW))
-        self.raw = nn.Parameter(torch.logit(share).expand(shape).clone())
+        self.raw = nn.Parameter(torch.empty(shape))
+        self.begin_at(start)
+
+    def begin_at(self, start: float) -> None:
+        """Set every alpha to ``start``, which later calls of :meth:`begin_again` come back to."""
+        self.start = start
+        self.begin_again()
+
+    def begin_again(self) -> None:
+        """Forget what was learned."""
+        share = torch.tensor((self.start - self.LOW) / (self.HIGH - self.LOW))
+        with torch.no_grad():
+            self.raw.copy_(torch.logit(share))
 
     def forward(self) -> Tensor:
         """Alpha, shape ``shape``."""

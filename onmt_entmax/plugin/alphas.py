@@ -11,7 +11,9 @@ from onmt_entmax.plugin.parsing import is_unset
 
 NAMED = {"softmax": 1.0, "entmax15": 1.5, "sparsemax": 2.0}
 FUNCTIONS = ("softmax", "sparsemax", "entmax15", "entmax")  # the choices of `*_function`
-PLACES = ("global_attention", "generator")
+HEADS = ("encoder_self_attention", "decoder_self_attention", "context_attention")  # of Transformers
+PLACES = ("global_attention", "generator", *HEADS)
+BOTH_SIDES = "self_attention"  # short for the first two of HEADS
 LEARNED = "learned"
 
 
@@ -21,7 +23,7 @@ def resolve_alpha(function: str | None, alpha: object, place: str) -> float | st
     Args:
         function: one of :data:`FUNCTIONS`; None where unset: softmax, or entmax with an alpha given.
         alpha: None where unset, a number, a string that reads as one, or ``"learned"`` (attention only).
-        place: ``"global_attention"`` or ``"generator"``.
+        place: one of :data:`PLACES`, or :data:`BOTH_SIDES`.
 
     Returns:
         alpha as a float, at least 1, or ``"learned"``.
@@ -40,8 +42,8 @@ def resolve_alpha(function: str | None, alpha: object, place: str) -> float | st
             )
         return NAMED[function]
     if alpha == LEARNED:
-        if place != "global_attention":
-            raise invalid_setting(f"{place}_alpha", alpha, "Only the attention's alpha can be learned; give a number.")
+        if place == "generator":
+            raise invalid_setting(f"{place}_alpha", alpha, "Only an attention's alpha can be learned; give a number.")
         if function != "entmax":
             raise invalid_setting(
                 f"{place}_alpha", alpha, f"`{place}_function` is {function}; a learned alpha needs `entmax`."
@@ -70,6 +72,33 @@ def alpha_of(opt: Namespace, place: str) -> float | str:
     return resolve_alpha(None if is_unset(function) else function, getattr(opt, f"{place}_alpha", None), place)
 
 
+def spread_self_attention(opt: Namespace) -> None:
+    """Replace ``self_attention_*`` by the options of the sides that are Transformers and have none of their own.
+
+    Raises:
+        UserError: neither side is, or the options contradict each other.
+    """
+    names = [f"{BOTH_SIDES}_function", f"{BOTH_SIDES}_alpha"]
+    function, alpha = (getattr(opt, name, None) or None for name in names)
+    if function is None and alpha is None:
+        return
+    resolved = resolve_alpha(function, alpha, BOTH_SIDES)
+    sides = [side for side in ("encoder", "decoder") if getattr(opt, f"{side}_type", "rnn") == "transformer"]
+    if not sides:
+        raise invalid_setting(
+            names[0] if alpha is None else names[1],
+            function if alpha is None else alpha,
+            "Neither `encoder_type` nor `decoder_type` is transformer; recurrent decoders have "
+            "`global_attention_alpha`.",
+        )
+    for side in sides:
+        own = [getattr(opt, f"{side}_{name}", None) or None for name in names]
+        if own == [None, None]:
+            store_alpha(opt, f"{side}_{BOTH_SIDES}", resolved)
+    for name in names:
+        setattr(opt, name, None)
+
+
 def store_alpha(opt: Namespace, place: str, alpha: float | str) -> None:
     """Write ``alpha`` into ``opt`` so that :func:`alpha_of` gives it back and stock code sees a name it knows of."""
     names = {value: name for name, value in NAMED.items()}
@@ -96,7 +125,8 @@ def keep_checkpoint_alphas(opt: Namespace, checkpoint_opt: Namespace, given: Col
     notes = []
     for place in PLACES:
         wanted, trained = alpha_of(opt, place), alpha_of(checkpoint_opt, place)
-        asked = wanted != 1 or not {f"{place}_function", f"{place}_alpha"}.isdisjoint(given)
+        names = {f"{name}_{part}" for name in _spellings(place) for part in ("function", "alpha")}
+        asked = wanted != 1 or not names.isdisjoint(given)
         if wanted != trained and asked:
             raise UserError(
                 f"Invalid setting for `{place}_alpha`: {wanted}. The checkpoint in `train_from` was trained with "
@@ -106,3 +136,8 @@ def keep_checkpoint_alphas(opt: Namespace, checkpoint_opt: Namespace, given: Col
             notes.append(f"{place}_alpha {trained} comes from the checkpoint")
         store_alpha(opt, place, trained)
     return notes
+
+
+def _spellings(place: str) -> tuple[str, ...]:
+    """What options of this place begin with."""
+    return (place, BOTH_SIDES) if place.endswith(BOTH_SIDES) else (place,)

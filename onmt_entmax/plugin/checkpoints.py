@@ -111,11 +111,12 @@ def load_checkpoint(stock):
 
 def _check_export(stock):
     def check_opt(opt, *args, **kwargs):
-        alpha = alpha_of(opt, "generator")
-        if alpha != 1:
-            raise UserError(
-                f"CTranslate2 decodes with softmax, but this model was trained with `generator_alpha` {alpha}."
-            )
+        for place in PLACES:
+            alpha = alpha_of(opt, place)
+            if alpha != 1:
+                raise UserError(
+                    f"CTranslate2 decodes with softmax, but this model was trained with `{place}_alpha` {alpha}."
+                )
         return stock(opt, *args, **kwargs)
 
     return check_opt

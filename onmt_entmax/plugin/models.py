@@ -11,7 +11,8 @@ from tqdm import tqdm
 
 from onmt_entmax.engines.cpu.products import products
 from onmt_entmax.errors import UserError, invalid_setting
-from onmt_entmax.plugin.alphas import alpha_of
+from onmt_entmax.plugin.alphas import HEADS, alpha_of
+from onmt_entmax.plugin.heads import alpha_of_modules, head_alphas, learned_alphas, map_heads
 from onmt_entmax.unknown import UnknownTokens
 
 if TYPE_CHECKING:
@@ -51,18 +52,27 @@ def generator_alpha(model) -> float:
 
 
 def attention_alpha(model) -> tuple[float | None, bool]:
-    """Alpha of the decoder's attention and whether it is learned; (None, False) without attention of our kind."""
-    attention = getattr(model.decoder, "attn", None)
-    learned = getattr(attention, "learned_alpha", None)
-    if learned is not None:
-        with torch.no_grad():
-            return float(learned().float().mean()), True
-    alpha = getattr(attention, "alpha", None)
-    return (None if alpha is None else float(alpha)), False
+    """Alpha of the decoder's attention to the source and whether it is learned; (None, False) for none of our kind.
+
+    Of a Transformer's heads that learn theirs, the mean.
+    """
+    heads = head_alphas(model)
+    if "context_attention" in heads:
+        return heads["context_attention"]
+    return alpha_of_modules([getattr(model.decoder, "attn", None)])
 
 
 def attention_alpha_text(model) -> str:
-    """The same for signatures: a learned one as its present value, ``none`` without any attention."""
+    """The same for signatures: a learned one as its present value, ``none`` without any attention.
+
+    Of a Transformer whose attentions differ each is named, as in ``enc1-dec1.5-ctx1.5``.
+    """
+    heads = head_alphas(model)
+    if heads and all(learned for _, learned in heads.values()):
+        return f"learned:{sum(alpha for alpha, _ in heads.values()) / len(heads):.3f}"
+    if len(set(heads.values())) > 1:
+        shown = {place: "learned" if learned else f"{alpha:g}" for place, (alpha, learned) in heads.items()}
+        return "-".join(f"{place[:3].replace('con', 'ctx')}{alpha}" for place, alpha in shown.items())
     alpha, learned = attention_alpha(model)
     if alpha is None:
         return "1" if getattr(model.decoder, "attentional", False) else "none"
@@ -247,9 +257,24 @@ def build_base_model(stock):
     def build_base_model(model_opt, vocabs):
         model = stock(model_opt, vocabs)
         model.generator.alpha = alpha_of(model_opt, "generator")
+        map_heads(model, {place: alpha_of(model_opt, place) for place in HEADS})
+        start = getattr(model_opt, "learned_alpha_start", None)
+        for module in learned_alphas(model):
+            module.begin_at(1.5 if start is None else start)
         return model
 
     return build_base_model
+
+
+def build_model(stock):
+    def build_model(model_opt, opt, vocabs, checkpoint, device_id):
+        model = stock(model_opt, opt, vocabs, checkpoint, device_id)
+        if checkpoint is None:  # `param_init` has drawn a random start for every parameter
+            for module in learned_alphas(model):
+                module.begin_again()
+        return model
+
+    return build_model
 
 
 def load_state_dict(stock):

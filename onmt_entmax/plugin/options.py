@@ -10,7 +10,16 @@ from argparse import Namespace
 
 from onmt_entmax.engines.cpu.products import CHOICES
 from onmt_entmax.errors import UserError, invalid_setting
-from onmt_entmax.plugin.alphas import FUNCTIONS, PLACES, alpha_of, store_alpha
+from onmt_entmax.plugin.alphas import (
+    BOTH_SIDES,
+    FUNCTIONS,
+    HEADS,
+    LEARNED,
+    PLACES,
+    alpha_of,
+    spread_self_attention,
+    store_alpha,
+)
 from onmt_entmax.plugin.entry_points import one_line_errors
 from onmt_entmax.plugin.parsing import UnsetStr
 
@@ -33,7 +42,7 @@ def action(parser, name: str) -> argparse.Action:
 
 def add_model_options(parser) -> None:
     group = parser.add_argument_group("Model- Entmax (onmt_entmax)")
-    for place, what in zip(PLACES, ("attention", "output layer and its loss")):
+    for place, what in (("global_attention", "attention"), ("generator", "output layer and its loss")):
         function = action(parser, f"{place}_function")
         function.default = UnsetStr(function.default)
         function.choices = list(FUNCTIONS)
@@ -48,6 +57,18 @@ def add_model_options(parser) -> None:
             help=f"Alpha of the {what}, at least 1 (1 softmax, 1.5 entmax15, 2 sparsemax){learned}; "
             f"with -{place}_function entmax, or alone.",
         )
+    for place in (BOTH_SIDES, *HEADS):
+        what = f"Transformer's {place.replace('_', ' ')}"
+        add(group, f"{place}_function", default=None, choices=list(FUNCTIONS), help=f"Mapping of a {what}.")
+        add(group, f"{place}_alpha", default=None, help=f"Alpha of a {what}, at least 1, or `learned` for each head.")
+    add(group, "learned_alpha_start", type=float, default=None, help="Where learned alphas begin (1.5), in (1, 2).")
+    add(
+        group,
+        "learned_alpha_rate",
+        type=float,
+        default=None,
+        help="Learning rate of learned alphas, times that of the other parameters (1); for `optim: adam`.",
+    )
 
 
 def add_matmul_precision(group) -> None:
@@ -79,13 +100,18 @@ def validate_model(opt: Namespace) -> None:
     Raises:
         UserError: see the messages.
     """
-    attention, generator = (alpha_of(opt, place) for place in PLACES)
+    spread_self_attention(opt)
+    alphas = {place: alpha_of(opt, place) for place in PLACES}
+    attention, generator = alphas["global_attention"], alphas["generator"]
+    _check_heads(opt, alphas)
+    _check_learned(opt, alphas)
     decoder = getattr(opt, "decoder_type", "rnn")
     if attention != 1 and decoder != "rnn":
         raise invalid_setting(
             "global_attention_function",
             f"{opt.global_attention_function} (alpha {attention})",
-            f"`decoder_type` is {decoder}; sparse attention is for the global attention of `decoder_type: rnn`.",
+            f"`decoder_type` is {decoder}; this attention is that of `decoder_type: rnn`; Transformers have "
+            "`self_attention_alpha` and `context_attention_alpha`.",
         )
     if attention != 1 and getattr(opt, "global_attention", "general") == "none":
         raise invalid_setting(
@@ -112,10 +138,64 @@ def validate_model(opt: Namespace) -> None:
                 "lm",
                 f"`generator_alpha` is {generator}; language models are supported with softmax only.",
             )
-    if (attention != 1 or generator != 1) and getattr(opt, "save_format", "pytorch") == "safetensors":
+    if any(alpha != 1 for alpha in alphas.values()) and getattr(opt, "save_format", "pytorch") == "safetensors":
         raise invalid_setting("save_format", "safetensors", "OpenNMT-py cannot load such a model again; use `pytorch`.")
-    for place, alpha in zip(PLACES, (attention, generator)):
+    for place, alpha in alphas.items():
         store_alpha(opt, place, alpha)
+
+
+def _check_heads(opt: Namespace, alphas: dict[str, float | str]) -> None:
+    """Refuse sparse heads where there are none, or where they would not be computed as asked."""
+    sparse = {place: alphas[place] for place in HEADS if alphas[place] != 1}
+    for place, alpha in sparse.items():
+        side = "encoder_type" if place.startswith("encoder") else "decoder_type"
+        kind = getattr(opt, side, "rnn")
+        if kind != "transformer":
+            raise invalid_setting(
+                f"{place}_alpha",
+                alpha,
+                f"`{side}` is {kind}, which has no such attention: it is for `{side}: transformer`.",
+            )
+    if not sparse:
+        return
+    place, alpha = next(iter(sparse.items()))
+    because = f"`{place}_alpha` is {alpha}"
+    if "decoder_self_attention" in sparse and getattr(opt, "self_attn_type", "") == "average":
+        alpha = sparse["decoder_self_attention"]
+        raise invalid_setting(
+            "self_attn_type", "average", f"It weighs all words alike, but `decoder_self_attention_alpha` is {alpha}."
+        )
+    if getattr(opt, "parallel_mode", "") == "tensor_parallel" and getattr(opt, "world_size", 1) > 1:
+        raise invalid_setting("parallel_mode", "tensor_parallel", f"{because}: heads would be split over processes.")
+    if getattr(opt, "copy_attn", False):
+        raise invalid_setting("copy_attn", True, f"{because}: copy attention is supported with softmax only.")
+
+
+def _check_learned(opt: Namespace, alphas: dict[str, float | str]) -> None:
+    """Check and fill in the options of learned alphas."""
+    from onmt_entmax.entmax import LearnedAlpha
+
+    learned = [place for place, alpha in alphas.items() if alpha == LEARNED]
+    start, rate = (getattr(opt, f"learned_alpha_{name}", None) for name in ("start", "rate"))
+    if not learned:
+        for name, value in (("learned_alpha_start", start), ("learned_alpha_rate", rate)):
+            if value is not None:
+                raise invalid_setting(name, value, "No alpha is `learned` (`context_attention_alpha: learned` ...).")
+        return
+    low, high = LearnedAlpha.LOW, LearnedAlpha.HIGH
+    if start is not None and not low < start < high:
+        raise invalid_setting("learned_alpha_start", start, f"It must lie between {low} and {high}.")
+    if rate is not None and not 0 < rate < float("inf"):
+        raise invalid_setting("learned_alpha_rate", rate, "It must be above 0.")
+    if rate not in (None, 1) and getattr(opt, "optim", "adam") != "adam":
+        raise invalid_setting("learned_alpha_rate", rate, f"`optim` is {opt.optim}; it is for `adam`.")
+    for name in ("lora_layers", "lora_embedding"):
+        if getattr(opt, name, None):
+            raise invalid_setting(
+                name, getattr(opt, name), f"`{learned[0]}_alpha` is learned: LoRA's checkpoints would lose it."
+            )
+    opt.learned_alpha_start = 1.5 if start is None else start
+    opt.learned_alpha_rate = 1.0 if rate is None else rate
 
 
 def check_gpu(name: str, value: object) -> None:

@@ -278,7 +278,7 @@ def _check_same(path: Path, about: dict[str, str], other: dict[str, str]) -> Non
 def _alphas(path: Path, about: dict[str, str]) -> Optional[tuple[float, float]]:
     """Alphas of output and attention in a signature; None where one is learned or missing, or for an ensemble."""
     shown = about.get("alpha", "nothing")
-    if "+" in shown or "/learned" in shown or "/none" in shown:
+    if "+" in shown or any(part in shown for part in ("/learned", "/none", "/enc", "/dec")):
         return None
     try:
         output, attention = (float(part) for part in shown.split("/"))

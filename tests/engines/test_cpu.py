@@ -67,7 +67,7 @@ scores = st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=40)
 def test_mapping_of_any_scores(scores, alpha):
     row = np.array(scores, np.float32)
     probs = np.full_like(row, 7)
-    attention._map(row, alpha, probs)
+    attention.map_row(row, alpha, probs)
     expected = entmax(torch.from_numpy(row).double(), alpha).numpy()
     np.testing.assert_allclose(probs, expected, atol=2e-6)
     assert abs(probs.sum(dtype=np.float64) - 1) < 1e-6
@@ -80,10 +80,10 @@ def test_mapping_of_hard_rows(alpha):
     for row in (np.zeros(500), -np.cumsum(0.6 ** np.arange(60)), -np.arange(300) / 299):
         row = row.astype(np.float32)
         probs = np.empty_like(row)
-        attention._map(row, alpha, probs)
+        attention.map_row(row, alpha, probs)
         np.testing.assert_allclose(probs, entmax(torch.from_numpy(row).double(), alpha).numpy(), atol=2e-6)
     row = np.array([0.0, np.nan, 1.0], np.float32)
-    attention._map(row, alpha, row[:])
+    attention.map_row(row, alpha, row[:])
     assert np.isnan(row).all()
 
 

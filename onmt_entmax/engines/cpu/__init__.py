@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from onmt_entmax.engines.unrolled import Unrolled
 
 
@@ -29,6 +31,14 @@ class Cpu(Unrolled):
         from onmt_entmax.engines.cpu.decoder import UnrollCompiled  # compiles: at the first need
 
         return UnrollCompiled
+
+    def map_heads(self, scores, alpha):
+        """A compiled loop over rows, forwards and back; None for an alpha above 2."""
+        if not isinstance(alpha, Tensor) and alpha > 2:
+            return None
+        from onmt_entmax.engines.cpu.heads import MapHeads
+
+        return MapHeads.apply(scores, alpha, self.threads)
 
     def encode(self, rnn, emb, src_len):
         """LSTM layers, where there will be a backward pass: without one PyTorch has a fast kernel of its own."""

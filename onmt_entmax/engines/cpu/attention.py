@@ -29,7 +29,7 @@ from onmt_entmax.engines.cpu.loops import (
 
 
 @jit
-def _map(scores, alpha, probs):
+def map_row(scores, alpha, probs):
     """alpha-entmax of one row for alpha from 1 to 2, by Newton on the norm (see ``entmax.solvers``)."""
     top = scores[0]
     check = ZERO
@@ -110,7 +110,7 @@ def _attend_forward(share, shares, state, queries, keys, values, lengths, alpha,
                 score += key[h] * query[h]
             scores[s] = score
         row = probs[b, :count]
-        _map(scores[:count], alpha, row)
+        map_row(scores[:count], alpha, row)
         for s in range(count):
             weight = row[s]
             if weight != ZERO:

@@ -7,8 +7,7 @@ import os
 from argparse import Namespace
 
 import torch
-from onmt import train_single
-from onmt.model_builder import build_model
+from onmt import model_builder, train_single
 from onmt.utils.logging import init_logger, logger
 
 from onmt_entmax.engines.cpu.products import Products, products
@@ -60,7 +59,7 @@ def train(opt: Namespace, device_id: int, found: Products) -> None:
     resumed = resuming.our_part(opt, checkpoint)
     model_opt = resuming.model_options(opt, checkpoint, vocabs, given)
     run_opt = resuming.run_options(opt, model_opt)
-    model = build_model(model_opt, opt, vocabs, checkpoint, device_id)
+    model = model_builder.build_model(model_opt, opt, vocabs, checkpoint, device_id)
     _log_sizes(model, vocabs)
     optimizer = Optimizer.from_opt(model, run_opt, checkpoint)
     del checkpoint

@@ -10,10 +10,12 @@ from onmt.utils import optimizers
 from onmt.utils.logging import logger
 
 from onmt_entmax.errors import UserError
+from onmt_entmax.plugin.heads import learned_alphas
 from onmt_entmax.plugin.train.options import VALID_LOSS
 
 _ONE_KERNEL = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 4)  # on a CPU
 _SCHEDULE, _SCALER = "entmax_schedule", "entmax_scaler"
+_RATE = "rate"  # of a group of parameters: factor of the learning rate
 # options that say what the rate is and how it changes: with most values of `reset_optim` those of the checkpoint
 FOLLOWED = (
     *("optim", "learning_rate", "learning_rate_decay", "decay_method", "max_grad_norm", "start_decay_steps"),
@@ -82,14 +84,15 @@ class Adam(torch.optim.Adam):
             for parameter in group["params"]
             if parameter.grad is not None
         )
-        before = [group["fused"] for group in self.param_groups]
+        before = [(group["fused"], group["lr"]) for group in self.param_groups]
         for group in self.param_groups:
             group["fused"] = fused or group["fused"]
+            group["lr"] *= group.get(_RATE, 1)
         try:
             return super().step(closure)
         finally:
-            for group, value in zip(self.param_groups, before):
-                group["fused"] = value
+            for group, (one_kernel, rate) in zip(self.param_groups, before):
+                group["fused"], group["lr"] = one_kernel, rate
 
 
 class Optimizer(optimizers.Optimizer):
@@ -117,7 +120,8 @@ class Optimizer(optimizers.Optimizer):
         stored = checkpoint.get("optim") if checkpoint is not None and opt.reset_optim != "all" else None
         follows = stored is not None and opt.reset_optim in ("none", "states")
         followed = checkpoint["opt"] if follows else opt
-        optimizer = cls(_torch_optimizer(model, followed), followed.learning_rate, _schedule(followed))
+        factor = getattr(opt, "learned_alpha_rate", None) or 1.0  # with the model's options
+        optimizer = cls(_torch_optimizer(model, followed, factor), followed.learning_rate, _schedule(followed))
         optimizer._max_grad_norm = followed.max_grad_norm or 0
         optimizer.options = followed
         if opt.model_dtype == "fp16":
@@ -170,12 +174,18 @@ class Optimizer(optimizers.Optimizer):
             self._scaler.load_state_dict(state_dict[_SCALER])
 
 
-def _torch_optimizer(model, opt: Namespace):
+def _torch_optimizer(model, opt: Namespace, alpha_rate: float = 1.0):
     optimizer = optimizers.build_torch_optimizer(model, opt)
     if type(optimizer) is not torch.optim.Adam:
         return optimizer
     (group,) = optimizer.param_groups
-    return Adam(**{name: group[name] for name in ("params", "lr", "betas", "eps")})
+    settings = {name: group[name] for name in ("lr", "betas", "eps")}
+    alphas = {id(parameter) for module in learned_alphas(model) for parameter in module.parameters()}
+    if alpha_rate == 1 or not alphas:
+        return Adam(group["params"], **settings)
+    others = [parameter for parameter in group["params"] if id(parameter) not in alphas]
+    own = [parameter for parameter in group["params"] if id(parameter) in alphas]
+    return Adam([{"params": others}, {"params": own, _RATE: alpha_rate}], **settings)
 
 
 def _schedule(opt: Namespace):

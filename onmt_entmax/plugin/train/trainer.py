@@ -265,7 +265,7 @@ class SparseTrainer(StockTrainer):
             "epoch": run.epoch(step),
             "steps_per_epoch": run.steps_per_epoch(step),
             "n_words": int(stats.n_words),
-            "signature": run.signature(attention, learned, step, self.optim),
+            "signature": run.signature(step, self.optim),
         }
         entry.update({name: float(value) for name, value in stats.computed_metrics.items()})
         return {

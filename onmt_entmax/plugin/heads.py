@@ -1,0 +1,59 @@
+"""A Transformer's attentions in a model of OpenNMT-py: where they are, and which mapping each has."""
+
+from __future__ import annotations
+
+import torch
+
+from onmt_entmax.entmax import LearnedAlpha
+from onmt_entmax.model.heads import HeadMapping
+
+
+def learned_alphas(model) -> list[LearnedAlpha]:
+    """The learned alphas of a model."""
+    return [module for module in model.modules() if isinstance(module, LearnedAlpha)]
+
+
+def head_layers(model) -> dict[str, list]:
+    """A Transformer's attentions by place (one of ``alphas.HEADS``), lowest layer first; none: an empty list."""
+    encoder = getattr(getattr(model, "encoder", None), "transformer", ())
+    decoder = getattr(model.decoder, "transformer_layers", ())
+    of_place = {
+        "encoder_self_attention": [layer.self_attn for layer in encoder],
+        "decoder_self_attention": [layer.self_attn for layer in decoder],
+        "context_attention": [layer.context_attn for layer in decoder if hasattr(layer, "context_attn")],
+    }
+    # average self-attention has nothing to map
+    return {place: [layer for layer in layers if hasattr(layer, "softmax")] for place, layers in of_place.items()}
+
+
+def map_heads(model, alphas: dict[str, float | str]) -> None:
+    """Give a Transformer's attentions their mappings; softmax stays as OpenNMT-py computes it."""
+    for place, layers in head_layers(model).items():
+        for layer in layers:
+            if alphas[place] != 1:
+                layer.softmax = HeadMapping(layer.head_count, alphas[place])
+                # on the modules: loading a model overwrites the option, and these kernels know softmax only
+                layer.self_attn_type, layer.flash2 = "scaled-dot", False
+
+
+def alpha_of_modules(modules: list) -> tuple[float | None, bool]:
+    """Alpha of attentions that share one, and whether it is learned (then the mean); None where they have none."""
+    learned = [module.learned_alpha for module in modules if getattr(module, "learned_alpha", None) is not None]
+    if learned:
+        with torch.no_grad():
+            return float(torch.cat([alpha().float().flatten() for alpha in learned]).mean()), True
+    alpha = getattr(modules[0], "alpha", None)
+    return (None if alpha is None else float(alpha)), False
+
+
+def head_alphas(model) -> dict[str, tuple[float, bool]]:
+    """For each place of a Transformer's heads alpha (the mean) and whether it is learned; empty if all are softmax."""
+    found = {}
+    for place, layers in head_layers(model).items():
+        if layers:
+            alpha, learned = alpha_of_modules([layer.softmax for layer in layers])
+            found[place] = (1.0 if alpha is None else alpha, learned)
+    attention = getattr(model.decoder, "attn", None)
+    if attention is not None:  # a recurrent decoder behind a Transformer's encoder
+        found["context_attention"] = alpha_of_modules([attention])
+    return found if any(alpha != 1 for place, (alpha, _) in found.items() if head_layers(model)[place]) else {}
