@@ -57,3 +57,13 @@ def head_alphas(model) -> dict[str, tuple[float, bool]]:
     if attention is not None:  # a recurrent decoder behind a Transformer's encoder
         found["context_attention"] = alpha_of_modules([attention])
     return found if any(alpha != 1 for place, (alpha, _) in found.items() if head_layers(model)[place]) else {}
+
+
+def alibi(stock):
+    def forward(self, scores):
+        # stock keeps what it computed last, and takes its first rows for whatever rows come next: decoding step by
+        # step after whole sentences (training, validation) weighs distances from the sentence's beginning
+        queries, keys = scores.shape[-2:]
+        return scores + self.get_bias(queries, keys, scores.device) * self.slopes
+
+    return forward

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from onmt_entmax.plugin import checkpoints, corpora, entry_points, models, options, parsing, standins
+from onmt_entmax.plugin import checkpoints, corpora, entry_points, heads, models, options, parsing, standins
 from onmt_entmax.plugin.entry_points import one_line_errors
 from onmt_entmax.plugin.modules import (
     Encoder,
@@ -119,6 +119,12 @@ TABLE = (
     Patch("onmt.model_builder", "build_base_model", models.build_base_model, "alphas of output layer and heads"),
     Patch("onmt.model_builder", "build_model", models.build_model, "`param_init` re-initialises learned alphas"),
     Patch("onmt.models.model:BaseModel", "load_state_dict", models.load_state_dict, "shared parameters cannot load"),
+    Patch(
+        "onmt.modules.alibi_position_bias:AlibiPositionalBias",
+        "forward",
+        heads.alibi,
+        "decoding after training takes a wrong row",
+    ),
     Patch("onmt.modules.weight_norm", "get_var_maybe_avg", models.get_var_maybe_avg, "decoding changes the weights"),
     Patch("onmt.decoders.ensemble", "load_test_model", models.load_ensemble, "members may differ in alpha"),
     Patch("onmt.encoders:str2enc", "rnn", _instead(Encoder), "the encoder with our engines"),
