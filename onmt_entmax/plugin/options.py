@@ -158,17 +158,16 @@ def _check_heads(opt: Namespace, alphas: dict[str, float | str]) -> None:
             )
     if not sparse:
         return
-    place, alpha = next(iter(sparse.items()))
-    because = f"`{place}_alpha` is {alpha}"
     if "decoder_self_attention" in sparse and getattr(opt, "self_attn_type", "") == "average":
         alpha = sparse["decoder_self_attention"]
         raise invalid_setting(
             "self_attn_type", "average", f"It weighs all words alike, but `decoder_self_attention_alpha` is {alpha}."
         )
     if getattr(opt, "parallel_mode", "") == "tensor_parallel" and getattr(opt, "world_size", 1) > 1:
-        raise invalid_setting("parallel_mode", "tensor_parallel", f"{because}: heads would be split over processes.")
-    if getattr(opt, "copy_attn", False):
-        raise invalid_setting("copy_attn", True, f"{because}: copy attention is supported with softmax only.")
+        place, alpha = next(iter(sparse.items()))
+        raise invalid_setting(
+            "parallel_mode", "tensor_parallel", f"It splits heads over processes, but `{place}_alpha` is {alpha}."
+        )
 
 
 def _check_learned(opt: Namespace, alphas: dict[str, float | str]) -> None:

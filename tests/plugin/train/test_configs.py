@@ -1,4 +1,4 @@
-"""The configurations of the paper's set-up: every key is known, every value is the paper's."""
+"""The configurations: every key is known, every value is that of the paper named in the file."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ ROOT = Path(__file__).resolve().parents[3] / "configs"
 NAMES = [f"inflection/{name}" for name in ("medium", "high")] + [
     f"translation/{pair}" for pair in ("de-en", "en-de", "ja-en", "en-ja", "ro-en", "en-ro")
 ]
+TRANSFORMERS = {  # layers, size, heads, size of the feed-forward layers, warm-up
+    "inflection/transformer": (4, 256, 4, 1024, 4000),
+    "translation/transformer": (6, 512, 8, 2048, 8000),
+    "translation/small/multi30k-de-en-transformer": (3, 256, 4, 1024, 1000),
+}
 
 
-def read(name, folder):
+def read(name, folder, *extra):
     """Options as onmt_train reads them from the configuration with the data's YAML behind it."""
     import onmt.bin.train as command
     from onmt.utils.parse import ArgumentParser
@@ -21,7 +26,7 @@ def read(name, folder):
     data += f"src_vocab: {folder}/vocab.src\ntgt_vocab: {folder}/vocab.tgt\n"
     path = folder / "train.yaml"
     path.write_text((ROOT / f"{name}.yaml").read_text(encoding="utf-8") + data, encoding="utf-8")
-    arguments = ["-config", str(path), "-save_model", str(folder / "m"), "-generator_function", "entmax15"]
+    arguments = ["-config", str(path), "-save_model", str(folder / "m"), "-generator_function", "entmax15", *extra]
     opt, unknown = command._get_parser().parse_known_args(arguments)
     assert unknown == []
     ArgumentParser.validate_train_opts(opt)
@@ -55,4 +60,20 @@ def test_is_the_papers_set_up(folder, name):
 
 
 def test_no_configuration_is_left_out():
-    assert sorted(f"{path.parent.name}/{path.stem}" for path in ROOT.glob("*/*.yaml")) == sorted(NAMES)
+    assert sorted(f"{path.parent.name}/{path.stem}" for path in ROOT.glob("*/*.yaml")) == sorted(
+        [*NAMES, *[name for name in TRANSFORMERS if name.count("/") == 1]]
+    )
+
+
+@pytest.mark.parametrize("name", TRANSFORMERS)
+def test_transformers_take_sparse_heads(folder, name):
+    opt = read(name, folder, "-self_attention_alpha", "1.5", "-context_attention_alpha", "learned")
+    layers, size, heads, inner, warmup = TRANSFORMERS[name]
+    assert (opt.encoder_type, opt.decoder_type, opt.position_encoding) == ("transformer", "transformer", True)
+    assert (opt.enc_layers, opt.dec_layers, opt.heads, opt.transformer_ff) == (layers, layers, heads, inner)
+    assert {opt.enc_hid_size, opt.dec_hid_size, opt.src_word_vec_size, opt.tgt_word_vec_size} == {size}
+    assert (opt.decay_method, opt.warmup_steps, opt.keep_best) == ("noam", warmup, True)
+    assert (opt.encoder_self_attention_alpha, opt.decoder_self_attention_alpha) == (1.5, 1.5)
+    assert (opt.context_attention_alpha, opt.learned_alpha_start) == ("learned", 1.5)
+    text = (ROOT / f"{name}.yaml").read_text(encoding="utf-8")
+    assert not any("alpha" in line or "_function" in line for line in text.split("\n") if not line.startswith("#"))
