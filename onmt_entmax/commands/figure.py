@@ -4,6 +4,7 @@ onmt_entmax figure mappings --output mappings.pdf
 onmt_entmax figure beam --input draw.jsonl --output draw.svg
 onmt_entmax figure forced --input forced.jsonl --line 7
 onmt_entmax figure training-speed --input runs/*/model_metrics.jsonl --output speed.png
+onmt_entmax figure trust --input runs/*/evaluation.json --output trust.png
 
 The suffix of ``--output`` chooses PNG, SVG or PDF; ``beam`` and ``forced`` without it are drawn in the terminal.
 """
@@ -29,6 +30,7 @@ FIGURES = {
     "alpha-grid": ("accuracy against one alpha (Fig. 4)", "metrics files"),
     "training-speed": ("accuracy against time (Fig. 6)", "metrics files"),
     "learning-curves": ("loss, accuracy, support sizes by step", "metrics files"),
+    "trust": ("reliability diagram, risk-coverage curve", "results of `evaluate --certificates --json`, one per model"),
     "support-histogram": ("how often how many non-zeros", "output of `force`, one per model"),
 }
 # those of one input, which a terminal can show too

@@ -20,6 +20,7 @@ from onmt_entmax.report.figures import style
 from onmt_entmax.report.figures.attention import heat_map_of
 from onmt_entmax.report.figures.canvas import families
 from onmt_entmax.report.figures.plots import draw_panel, group, panels
+from onmt_entmax.report.figures.trust import sentences, trust_figure, trusts_of
 from onmt_entmax.report.layout import ENDS, LEGEND_DROPPED, shows_totals
 from onmt_entmax.report.metrics import Metrics
 from onmt_entmax.report.readers import attention_of, certainty
@@ -76,6 +77,7 @@ def page(run: RunFiles, examples: int = 20) -> str:
         scores=[_score(path.name, result) for path, result in run.results.items()],
         sparsity=[_sparsity(path.name, record) for path, record in run.sparsity.items()],
         certificates=[_certificates(path.name, own) for path, own in run.certificates.items()],
+        trust=_trust(run),
         examples=[_example(example) for example in run.examples(examples)],
         sources=[[path.name, sha256(path)[:16]] for path in run.used],
     )
@@ -150,10 +152,27 @@ def _curves(run: RunFiles) -> list[tuple[str, str]]:
             draw_panel(axes, panel, groups)
             if several:
                 figure.legend(loc="outside lower center", labelspacing=0.3)
-            content = io.BytesIO()
-            figure.savefig(content, format="svg", metadata={"Date": None})
-        images.append((f"{panel.title} by training step", base64.b64encode(content.getvalue()).decode("ascii")))
+            images.append((f"{panel.title} by training step", _svg(figure)))
     return images
+
+
+def _svg(figure: Figure) -> str:
+    """An SVG image in base64; inside ``style.look``."""
+    content = io.BytesIO()
+    figure.savefig(content, format="svg", metadata={"Date": None})
+    return base64.b64encode(content.getvalue()).decode("ascii")
+
+
+def _trust(run: RunFiles) -> list[tuple[str, str, list[str], str]]:
+    """For each result that says which outputs to trust: its name, a picture, sentences, the signature."""
+    shown = []
+    for path, result in run.results.items():
+        for name, own in trusts_of(result):
+            label = ", ".join(filter(None, [path.name, name]))
+            figure = trust_figure({"": own})
+            with style.look():
+                shown.append((label, _svg(figure), sentences(own), result["signatures"]["trust"]))
+    return shown
 
 
 def _score(name: str, result: dict[str, Any]) -> dict[str, Any]:

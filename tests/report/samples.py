@@ -8,6 +8,8 @@ import random
 from pathlib import Path
 from typing import Any
 
+from onmt_entmax.tasks.trust import trust
+
 
 def certificate(hypotheses: list[tuple[str, float]], **changes: Any) -> dict[str, Any]:
     """A complete certificate of strings of characters with these probabilities."""
@@ -233,6 +235,16 @@ def translation_result(
     runs = [{"predictions": f"{s}.pred", "sha256": f"{alpha}{direction}{s}", "bleu_tok": s} for s in scores]
     mean = {"bleu_tok": sum(scores) / len(scores)}
     return {"runs": runs, "mean": mean, "sd": {"bleu_tok": None}, "signatures": {"bleu_tok": f"bleu_tok|{about}"}}
+
+
+def trust_result(probs: list[float], quality: list[float], measure: str = "acc") -> dict[str, Any]:
+    """What ``evaluate --certificates --json`` writes of such outputs; those of probability 1 are single strings."""
+    certificates = [certificate([("a", prob)], complete=prob == 1) for prob in probs]
+    own = trust(certificates, quality, measure, samples=5)
+    about = {"signatures": {"trust": "trust|task:toy|bins:10|version:0.1.0"}}
+    if measure == "acc":
+        return {"macro": {"acc": 50.0}, "trust": own, **about}
+    return {"runs": [{"predictions": f"{seed}.pred", "trust": own} for seed in (1, 2)], "mean": {"chrf": 50.0}, **about}
 
 
 SOURCE = ["<lang:english>", "<tag:V>", "<tag:V.PTCP>", "<tag:PST>", "d", "r", "a", "w"]

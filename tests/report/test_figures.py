@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import matplotlib
@@ -14,6 +15,7 @@ from onmt_entmax.commands.figure import FIGURES
 from onmt_entmax.errors import UserError
 from onmt_entmax.report.figures import attention, plots, style
 from onmt_entmax.report.figures.trees import beam_figure, forced_figure
+from onmt_entmax.report.figures.trust import sentences, trust_figure, trusts_of
 from onmt_entmax.report.metrics import Metrics
 from onmt_entmax.report.steps import forced_of
 from onmt_entmax.report.trees import tree_of
@@ -38,8 +40,11 @@ def inputs(tmp_path, draw_file, forced_file):
         str(samples.write_lines(tmp_path / f"{number}_metrics.jsonl", samples.metrics_rows(*alphas, 90)))
         for number, alphas in enumerate([(1.5, 1), (1.5, 1.5), (2, 1.5)])
     ]
+    trusted = tmp_path / "evaluation.json"
+    trusted.write_text(json.dumps(samples.trust_result([1.0, 0.8, 0.8, 0.3], [100, 100, 0, 0])), encoding="utf-8")
     return {
         "mappings": [],
+        "trust": ["--input", str(trusted)],
         "beam": ["--input", str(draw_file)],
         "forced": ["--input", str(forced_file)],
         "attention": ["--input", str(forced_file), str(forced_file), "--labels", "one", "other"],
@@ -322,3 +327,49 @@ def test_empty_files_are_said_in_one_line(tmp_path, capsys):
             assert main(["figure", name, "--input", str(empty), "--output", str(tmp_path / "a.png")]) == 2
             assert capsys.readouterr().err == f"onmt_entmax figure: {empty} is empty: nothing to show.\n"
     assert not (tmp_path / "a.png").exists()
+
+
+def test_trust_says_what_it_means():
+    # the four most probable of ten are right, the next two half; 60% of the outputs have 0.8 or more, 5 of 6 right
+    probs = [1.0, 1.0, 0.9, 0.9, 0.8, 0.8, 0.3, 0.3, 0.3, 0.3]
+    result = samples.trust_result(probs, [100, 100, 100, 100, 100, 0, 0, 0, 0, 0])
+    assert sentences(result["trust"]) == [
+        "Accept outputs of probability 0.9 or more (40% of them): 100.0% are right; of all outputs, 50.0%.",
+        "For 20.0% of the outputs the model holds no other string possible; 100.0% of them are right.",
+    ]
+    wrong = samples.trust_result([0.6, 0.5, 0.4], [0, 100, 0])["trust"]
+    assert sentences(wrong) == [  # nowhere 80% right: the more probable half
+        "Accept outputs of probability 0.5 or more (67% of them): 50.0% are right; of all outputs, 33.3%."
+    ]
+    graded = samples.trust_result([0.6, 0.5], [60, 20], "chrf")["runs"][0]["trust"]
+    said = (
+        "Accept outputs of probability 0.6 or more (50% of them): their mean chrF is 60.0; that of all outputs, 40.0."
+    )
+    assert sentences(graded) == [said]
+
+
+def test_trust_lines_hold_the_numbers():
+    result = samples.trust_result([1.0, 0.8, 0.8, 0.3], [100, 100, 0, 0])
+    drawn = trust_figure({"model": result["trust"], "other": result["trust"]})
+    diagonal, line = drawn.axes[0].lines[:2]
+    assert line.get_xdata() == pytest.approx([0.3, 0.8, 1.0]) and list(line.get_ydata()) == [0, 50, 100]
+    assert list(diagonal.get_ydata()) == [0, 100]
+    curve, ring = drawn.axes[1].lines[:2]
+    assert list(curve.get_xdata()) == [25, 75, 100] and curve.get_ydata() == pytest.approx([0, 100 / 3, 50])
+    assert (list(ring.get_xdata()), list(ring.get_ydata())) == ([25], [0])  # the one of probability 1
+    assert [text.get_text().split(":")[0] for text in drawn.legends[0].texts[:2]] == ["model", "other"]
+
+
+def test_trust_of_translations(tmp_path, capsys):
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps(samples.trust_result([0.6, 0.5], [60, 20], "chrf")), encoding="utf-8")
+    assert main(["figure", "trust", "--input", str(path), "--output", str(tmp_path / "t.png")]) == 0
+    assert "r 2.pred: Accept outputs of probability 0.6" in capsys.readouterr().out
+    graded = samples.trust_result([0.6, 0.5], [60, 20], "chrf")
+    assert [name for name, _ in trusts_of(graded)] == ["1.pred", "2.pred"]
+    assert len(trust_figure({"t": graded["runs"][0]["trust"]}).axes) == 1  # no calibration
+    with pytest.raises(UserError, match="do not fit in one figure"):
+        trust_figure({"t": graded["runs"][0]["trust"], "i": samples.trust_result([0.5], [0])["trust"]})
+    path.write_text(json.dumps(samples.inflection_result(90, "1/1", "1")), encoding="utf-8")
+    assert main(["figure", "trust", "--input", str(path), "--output", str(tmp_path / "t.png")]) == 2
+    assert "says nothing of trust: run `onmt_entmax evaluate` with --certificates" in capsys.readouterr().err

@@ -73,6 +73,19 @@ def test_page_holds_everything_and_loads_nothing(run_dir):
     assert html.count("<img ") == 4  # loss, accuracy, two support sizes
 
 
+def test_page_says_which_outputs_to_trust(run_dir):
+    result = samples.trust_result([1.0, 0.8, 0.8, 0.3], [100, 100, 0, 0])
+    (run_dir / "evaluation.json").write_text(json.dumps(result), encoding="utf-8")
+    html = page(read_run(run_dir))
+    check(html)
+    assert html.count("<img ") == 5
+    text = words(html)
+    assert (
+        "Which outputs to trust evaluation.json Accept outputs of probability 1 or more (25% of them): 100.0%" in text
+    )
+    assert "trust|task:toy|bins:10" in text and "onmt_entmax accept" in text
+
+
 def test_certificate_rates_count_void_ones_as_not_certified(run_dir):
     # three complete certificates and a void one: 75%; one string alone in none of the three
     text = re.sub("<[^>]+>", " ", page(read_run(run_dir)))

@@ -9,12 +9,14 @@ from typing import Any, Callable, NamedTuple
 
 from matplotlib.figure import Figure
 
+from onmt_entmax.errors import UserError
 from onmt_entmax.files import sha256
 from onmt_entmax.report.figures import plots, style
 from onmt_entmax.report.figures.attention import attention_figure, heat_map_of
 from onmt_entmax.report.figures.trees import beam_figure, forced_figure
+from onmt_entmax.report.figures.trust import sentences, trust_figure, trusts_of
 from onmt_entmax.report.metrics import read_metrics
-from onmt_entmax.report.readers import attention_of, pick, read_examples
+from onmt_entmax.report.readers import attention_of, pick, read_examples, read_object
 from onmt_entmax.report.steps import read_forced
 from onmt_entmax.report.trees import read_tree
 from onmt_entmax.signatures import signature
@@ -33,7 +35,7 @@ def draw(name: str, options: Namespace) -> Drawing:
 
     Args:
         name: ``mappings``, ``beam``, ``forced``, ``attention``, ``support-histogram``, ``alpha-grid``,
-            ``training-speed`` or ``learning-curves``.
+            ``training-speed``, ``learning-curves`` or ``trust``.
         options: those of ``onmt_entmax figure``.
     """
     return _DRAW.get(name, _runs)(options)
@@ -74,6 +76,19 @@ def _support_histogram(options: Namespace) -> Drawing:
     return Drawing(plots.support_histogram(groups, _page(options)), _files(options))
 
 
+def _trust(options: Namespace) -> Drawing:
+    groups, signatures = {}, []
+    for path, label in zip(options.input, options.labels or _names(options.input)):
+        result = read_object(path, "result")
+        found = dict(trusts_of(result))
+        if not found:
+            raise UserError(f"{path} says nothing of trust: run `onmt_entmax evaluate` with --certificates (not void).")
+        groups.update({" ".join(filter(None, [label, run])): own for run, own in found.items()})
+        signatures.append(result["signatures"]["trust"])
+    notices = [f"{label}: {' '.join(sentences(own))}" for label, own in groups.items()]
+    return Drawing(trust_figure(groups, _page(options)), signatures, notices)
+
+
 def _runs(options: Namespace) -> Drawing:
     """A figure of metrics files; runs of one label are drawn alike."""
     runs = [read_metrics(path) for path in options.input]
@@ -109,4 +124,5 @@ _DRAW: dict[str, Callable[[Namespace], Drawing]] = {
     "forced": _forced,
     "attention": _attention,
     "support-histogram": _support_histogram,
+    "trust": _trust,
 }
