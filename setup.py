@@ -81,6 +81,7 @@ setup(
             "pyonmttok>=1.37,<2; python_version<'3.13'",
             "spacy",
         ],
+        "docs": ["mkdocs-material>=9.5", "mkdocstrings[python]>=0.26", "latex2mathml>=3.77"],
         "test": [
             "pytest",
             "pytest-xdist",

@@ -6,6 +6,13 @@ Importing this package imports neither torch nor OpenNMT-py (it happens at every
 
 from __future__ import annotations
 
+TYPE_CHECKING = False  # for type checkers: `typing` itself is not imported at every start of Python
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+
+    from onmt_entmax.api import Model
+
 __all__ = ["__version__", "load", "register"]
 
 
@@ -41,7 +48,9 @@ def check_version(version: str) -> None:
         raise RuntimeError(f"OpenNMT-py {version} is installed, but 3.5.x is needed: pip install OpenNMT-py==3.5.1")
 
 
-def load(*paths, gpu=-1, log=None, progress=False):
+def load(
+    *paths: str | os.PathLike[str], gpu: int = -1, log: Callable[[str], None] | None = None, progress: bool = False
+) -> Model:
     """Load a checkpoint, or several as an ensemble, whose probabilities are averaged where any has an alpha above 1.
 
     Args:

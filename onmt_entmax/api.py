@@ -3,9 +3,10 @@
     model = onmt_entmax.load("best.pt")
     model.translate(["SOURCE TOKENS"])[0].text
 
-Lines are strings whose tokens are separated by blanks (U+0020), or lists of tokens; the text must be prepared as the
-training text was. Results come line for line; a blank line gives a blank result. Mistakes are
-:class:`~onmt_entmax.errors.UserError`. The commands ``force``, ``trace`` and ``sparsity`` print what is found here.
+Lines are strings whose tokens are separated by blanks (U+0020; a line end is left out, so that an open file can be
+given), or lists of tokens; the text must be prepared as the training text was. Results come line for line; a blank
+line gives a blank result. Mistakes are :class:`~onmt_entmax.errors.UserError`. The commands ``force``, ``trace`` and
+``sparsity`` print what is found here.
 """
 
 from __future__ import annotations
@@ -379,8 +380,10 @@ class Model:
 
 
 def _tokens(line: Line) -> list[str]:
-    """Tokens of a line; empty ones never exist."""
-    return split_tokens(line) if isinstance(line, str) else [token for token in line if token]
+    """Tokens of a line; empty ones never exist. A string's line end, as open files give it, is none of them."""
+    if isinstance(line, str):
+        return split_tokens(line[:-1].removesuffix("\r") if line.endswith("\n") else line)
+    return [token for token in line if token]
 
 
 def _lines(name: str, lines: Iterable[Line]) -> list[list[str]]:

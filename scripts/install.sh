@@ -8,6 +8,7 @@
 # ONMT_ENTMAX_VENV (default: .venv), ONMT_ENTMAX_TORCH (default: torch==2.13.0), and ONMT_ENTMAX_EXTRAS, any of
 #   transforms   what OpenNMT-py's transforms clean, terminology, inlinetags, fuzzymatch and onmt_tokenize need
 #   test         what the tests need
+#   docs         MkDocs, for the documentation site
 #   workflow     Snakemake, for scripts/reproduce_*.sh
 #   japanese     MeCab, for the Japanese corpora
 # with commas or blanks between them (ONMT_ENTMAX_EXTRAS=transforms,test). ONMT_ENTMAX_PACKAGE is a wheel of onmt_entmax to
@@ -30,7 +31,7 @@ case "$STACK" in
   stock) VERSIONS="3.9 3.10 3.11 3.12" ;;
   *) fail "Invalid setting for ONMT_ENTMAX_STACK: $STACK. Valid choices: modern, stock." ;;
 esac
-KNOWN="transforms test workflow japanese"
+KNOWN="transforms test docs workflow japanese"
 set -f  # an asterisk is no file name here
 for extra in ${EXTRAS//,/ }; do
   case " $KNOWN " in
@@ -99,6 +100,7 @@ MORE=()
 if wanted transforms; then MORE+=("fasttext-wheel; python_version < '3.13'" pyahocorasick spacy "$TOKENIZER"); fi
 if wanted test; then MORE+=(pytest pytest-xdist hypothesis ruff "$TOKENIZER"); fi
 if wanted test || wanted workflow; then MORE+=("snakemake>=8; python_version >= '3.11'"); fi
+if wanted docs; then MORE+=("mkdocs-material>=9.5" "mkdocstrings[python]>=0.26" "latex2mathml>=3.77"); fi
 if wanted japanese; then MORE+=(mecab-python3 ipadic); fi
 
 say "build tools"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import subprocess
@@ -59,6 +60,8 @@ def test_a_blank_line_is_a_blank_result(model):
 def test_lines_may_come_from_any_iterable(model):
     expected = model.translate(["a b", "c"])
     assert [one.text for one in model.translate(line for line in ("a b", "c"))] == [one.text for one in expected]
+    file = model.translate(io.StringIO("a b\nc\r\n"))  # as an open file gives them, with line ends
+    assert [(one.source, one.unknown) for one in file] == [(["a", "b"], []), (["c"], [])]
     forced = model.force(iter(["a b", "c"]), iter(["b a", "c"]))
     assert [one.text for one in forced] == ["b a", "c"]
     assert [one.prefix for one in model.complete(iter(["a b", "c"]), ("b",))] == [["b"], ["b"]]

@@ -6,7 +6,7 @@ The support at each step is the set of tokens of non-zero probability: for spars
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Callable
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from onmt_entmax.search.beam import beam_search
 from onmt_entmax.search.paths import select_rows
 from onmt_entmax.search.result import SearchResult
-from onmt_entmax.search.scorer import Scorer
+from onmt_entmax.search.scorer import Scorer, StepOutput
 from onmt_entmax.search.settings import SearchSettings
 
 
@@ -102,7 +102,9 @@ def force(
     return [_result(entry) for entry in steps]
 
 
-def complete_prefix(scorer: Scorer, prefixes: Sequence[Sequence[int]], settings: SearchSettings):
+def complete_prefix(
+    scorer: Scorer, prefixes: Sequence[Sequence[int]], settings: SearchSettings
+) -> list[PrefixCompletion]:
     """The possible next tokens and the completions of one prefix per sentence (predictive translation).
 
     Args:
@@ -124,7 +126,9 @@ def complete_prefix(scorer: Scorer, prefixes: Sequence[Sequence[int]], settings:
     return completions
 
 
-def attend(scorer: Scorer, targets: Sequence[Sequence[int]], sentences: Sequence[int], start: int, eos: int | None):
+def attend(
+    scorer: Scorer, targets: Sequence[Sequence[int]], sentences: Sequence[int], start: int, eos: int | None
+) -> list[Tensor | None]:
     """The attention of given targets, several per sentence.
 
     Args:
@@ -228,7 +232,9 @@ def _with_eos(targets: Sequence[Sequence[int]], eos: int | None) -> list[list[in
     return [[*target] if eos is None else [*target, eos] for target in targets]
 
 
-def _feed(scorer: Scorer, targets: list[list[int]], sentences: Sequence[int], start: int):
+def _feed(
+    scorer: Scorer, targets: list[list[int]], sentences: Sequence[int], start: int
+) -> Iterator[tuple[list[int], StepOutput]]:
     """Feed targets together; yield per step the indices of those with a token to score, and the step's output."""
     live = [index for index, target in enumerate(targets) if target]
     device = scorer.device
