@@ -1,0 +1,155 @@
+"""Training speed of Transformers: sparse output, heads or both against softmax (``python benchmarks/transformer.py``).
+
+All sides run OpenNMT-py's trainer in one process on the same batches, in turns of a few steps; only the mapping of the
+heads and the loss differ. A warm-up on random text (see ``training.py``) makes supports small, as in trained models. On
+a GPU stock's softmax is measured twice: with its fused kernels (``scaled-dot-flash``) and without. Decoding is measured
+by ``decoding.py``, with checkpoints of Transformers.
+
+    python benchmarks/transformer.py --warm-up 500 --memory --output transformer.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from types import SimpleNamespace
+
+import onmt.opts
+import torch
+from onmt.decoders.transformer import TransformerDecoder
+from onmt.encoders.transformer import TransformerEncoder
+from onmt.models import NMTModel
+from onmt.modules import Embeddings
+from onmt.utils.optimizers import Optimizer
+from onmt.utils.parse import ArgumentParser
+from timing import add_options, alternate, report, row, set_up
+from torch import nn
+from training import PAD, Side, batches_of, peak_memory
+
+from onmt_entmax.plugin.alphas import HEADS
+from onmt_entmax.plugin.heads import map_heads
+from onmt_entmax.plugin.train.losses import EntmaxLossCompute, StockLossCompute
+from onmt_entmax.plugin.train.optimiser import Adam
+from onmt_entmax.plugin.train.processes import keep_memory
+from onmt_entmax.plugin.train.trainer import StockTrainer
+
+SHAPES = {  # 64 sentences of 25 tokens on the average
+    "base": {"layers": 6, "hidden": 512, "heads": 8, "vocab": 18000, "batch": 64, "lengths": (15, 35)},
+    "small": {"layers": 3, "hidden": 256, "heads": 4, "vocab": 5200, "batch": 64, "lengths": (15, 35)},
+}
+QUICK = {"layers": 1, "hidden": 16, "heads": 2, "vocab": 50, "batch": 4, "lengths": (3, 6)}
+# alpha of output and heads, and how many times as fast as stock the side is to be
+OURS = {
+    "output 1.5": (1.5, 1.0, 1.1),
+    "heads 1.5": (1.0, 1.5, 0.95),
+    "output and heads 1.5": (1.5, 1.5, 1.05),
+    "output 1.5, heads learned": (1.5, "learned", 0.85),
+}
+
+
+class Transformer(Side):
+    """One Transformer in OpenNMT-py's trainer.
+
+    Args:
+        task: see ``SHAPES``.
+        output, heads: their alphas.
+        stock: take OpenNMT-py's loss and optimizer.
+        kernels: ``self_attn_type``.
+    """
+
+    def __init__(
+        self, task: dict, output: float, heads: float | str, device: torch.device, stock: bool, kernels: str
+    ) -> None:
+        torch.manual_seed(1)
+        self.alpha, hidden, vocab = output, task["hidden"], task["vocab"]
+        options = ArgumentParser.defaults(onmt.opts.model_opts)
+        options.enc_layers = options.dec_layers = task["layers"]
+        options.enc_hid_size = options.dec_hid_size = hidden
+        options.heads, options.transformer_ff, options.self_attn_type = task["heads"], 4 * hidden, kernels
+        options.dropout = options.attention_dropout = [0.1]
+        options.parallel_mode, options.world_size = "data_parallel", 1
+        model = NMTModel(
+            *(
+                part.from_opt(options, Embeddings(hidden, vocab, PAD, position_encoding=True, dropout=0.1))
+                for part in (TransformerEncoder, TransformerDecoder)
+            )
+        )
+        model.generator = nn.Linear(hidden, vocab)
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                nn.init.xavier_uniform_(parameter)
+        map_heads(model, dict.fromkeys(HEADS, heads))
+        if kernels != "scaled-dot-flash":
+            for layer in model.modules():
+                if hasattr(layer, "self_attn_type"):
+                    layer.self_attn_type = kernels
+        model.to(device)
+        criterion = nn.CrossEntropyLoss(ignore_index=PAD, reduction="sum")
+        loss = (StockLossCompute if stock else EntmaxLossCompute)(criterion, model.generator)
+        if not stock:
+            loss.alpha, loss.fused = output, True
+        adam = (torch.optim.Adam if stock else Adam)(model.parameters(), 0.0005)
+        silent = SimpleNamespace(start=lambda: None, start_time=0, report_training=lambda *args, **kwargs: args[-1])
+        self.trainer = StockTrainer(
+            *(model, loss, loss, SimpleNamespace(transforms=None), {}, Optimizer(adam, 0.0005, max_grad_norm=5)),
+            norm_method="tokens",
+            report_manager=silent,
+        )
+
+
+def compare(name: str, task: dict, args: argparse.Namespace, device: torch.device) -> list[dict[str, object]]:
+    """One row for each of our sides and each of stock's."""
+    kinds = {"OpenNMT-py, softmax": "scaled-dot"}
+    if device.type == "cuda":
+        kinds["OpenNMT-py, fused kernels"] = "scaled-dot-flash"
+    makers = {side: lambda k=kernels: Transformer(task, 1.0, 1.0, device, True, k) for side, kernels in kinds.items()}
+    for side, (output, heads, _) in OURS.items():
+        makers[side] = lambda o=output, h=heads: Transformer(task, o, h, device, False, "scaled-dot-flash")
+    sides = {side: make() for side, make in makers.items()}
+    for side in sides.values():
+        for step in range(args.warm_up):
+            torch.manual_seed(2 + step)  # the same batches for all
+            side.train(batches_of({**task, "batch": max(1, task["batch"] // 4)}, 1, device))
+    count = args.block * (args.repeats + 2)
+    batches = batches_of(task, count, device)
+    blocks = {side: [batches[at : at + args.block] for at in range(0, count, args.block)] for side in sides}
+    words = sum(int(batch["tgt"][:, 1:].ne(PAD).sum()) for batch, _ in batches) / count
+    calls = {side: lambda s=side: sides[s].train(blocks[s].pop(0)) for side in sides}
+    times = {side: found / args.block for side, found in alternate(calls, device, args.repeats).items()}
+    supports = {side: sides[side].support(batches[-1][0]) for side in OURS}
+    memory = {}
+    for side in list(sides) if args.memory else ():
+        del sides[side]
+        memory[side] = peak_memory(makers[side](), task, device)
+    rows = []
+    for side, (_, _, goal) in OURS.items():
+        for against in kinds:
+            more = {"words_per_second": words / times[side], "words_per_second_stock": words / times[against]}
+            more["support"] = supports[side]
+            if memory:
+                more |= {"peak_mib": memory[side], "peak_mib_stock": memory[against]}
+            rows.append(row(f"{name}, {side}", against, goal, times[side], times[against], **more))
+    return rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    add_options(parser)
+    parser.add_argument("--shape", choices=list(SHAPES), action="append", help="default: both")
+    parser.add_argument("--warm-up", type=int, default=0, help="steps on small batches before the measurements")
+    parser.add_argument("--block", type=int, default=2, help="steps of a turn (default: 2)")
+    parser.add_argument("--memory", action="store_true", help="also peak memory")
+    args = parser.parse_args()
+    device = set_up(args)
+    torch.set_flush_denormal(True)
+    keep_memory()
+    rows = []
+    for name, task in {"quick": QUICK}.items() if args.quick else SHAPES.items():
+        if args.quick or name in (args.shape or SHAPES):
+            rows += compare(name, task, args, device)
+    report(rows, args, "transformer")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
