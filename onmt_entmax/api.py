@@ -334,6 +334,16 @@ class Model:
                 counts.add(result)
         return counts.numbers()
 
+    def heads(self, sources: Iterable[Line], targets: Iterable[Line], batch_size: int = 64) -> list[dict[str, Any]]:
+        """What each head of a Transformer looks at while it is forced to the targets; see ``docs/formats.md``.
+
+        Raises:
+            UserError: an ensemble, a model without heads, or blank sources only.
+        """
+        from onmt_entmax.plugin.head_measures import measure_heads
+
+        return measure_heads(self._models, self._text(sources, targets), batch_size, self._progress)
+
     def _settings(self, beam_size: int, max_length: int, more: dict[str, Any]) -> SearchSettings:
         models = self._models
         return SearchSettings(models.start, models.eos, beam_size=beam_size, max_length=max_length, **more)

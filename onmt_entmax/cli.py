@@ -20,6 +20,7 @@ SUBCOMMANDS = {
     "force": ("onmt_entmax.commands.force", "probability of given targets with the alternatives at each step"),
     "trace": ("onmt_entmax.commands.trace", "the whole beam search of an input as a tree"),
     "sparsity": ("onmt_entmax.commands.sparsity", "mean attended source words and mean target types (Table 3)"),
+    "heads": ("onmt_entmax.commands.heads", "what each head of a Transformer looks at"),
     "steps": ("onmt_entmax.commands.steps", "epochs to steps for onmt_train"),
     "prepare": ("onmt_entmax.commands.prepare", "turn a corpus into training text: inflection, translation"),
     "overview": ("onmt_entmax.commands.overview", "one row per run: accuracy, sparsity, certificate rates"),

@@ -6,8 +6,14 @@ import json
 import math
 
 import pytest
+import torch
 
 import onmt_entmax
+from onmt_entmax.cli import main
+from onmt_entmax.errors import UserError
+from onmt_entmax.files import read_json
+from onmt_entmax.plugin.head_measures import head_sums
+from tests.docs.test_formats import check
 
 LINES = ["a b c", "h g", "d e f a", "c"]
 ALPHAS = ("-self_attention_alpha", "1.5", "-context_attention_alpha", "learned", "-generator_alpha", "1.5")
@@ -62,3 +68,47 @@ def test_stocks_command_follows_the_checkpoint(model, checkpoint, corpus):
     both = onmt_entmax.load(checkpoint, checkpoint).translate(LINES)
     for one, record in zip(both, records):
         assert one.log_prob == pytest.approx(record["hypotheses"][0]["log_prob"], abs=1e-4)
+
+
+def test_heads_are_measured(checkpoint, model, tmp_path, capsys):
+    source, target = tmp_path / "a.src", tmp_path / "a.tgt"
+    source.write_text("\n".join([*LINES, ""]) + "\n", encoding="utf-8")
+    target.write_text("\n".join(line[::-1] for line in [*LINES, ""]) + "\n", encoding="utf-8")
+    words = ["heads", "--model", checkpoint, "--src", source, "--tgt", target, "--output", tmp_path / "heads.json"]
+    assert main([*map(str, words)]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    written = read_json(tmp_path / "heads.json")
+    assert len(shown) == 1 + 12 + 1 and shown[-1] == written["signature"]
+    check("Heads", [written])
+    lines = [*LINES, ""]
+    again = model.heads(lines, [line[::-1] for line in lines], batch_size=1)
+    for one, other in zip(written["heads"], again):  # whatever the batches
+        assert one["attention"] == other["attention"] and 1 < one["alpha"] < 2
+        assert one["support"] == pytest.approx(other["support"])
+        for name in ("density", "jensen_shannon", "first"):
+            assert one[name] == pytest.approx(other[name], abs=1e-5)
+        assert 0 < one["density"] <= 1 and 0 <= one["jensen_shannon"] <= math.log(2) + 1e-9
+    learned = [one["alpha"] for one in again if one["learned"]]
+    assert len(learned) == 4 and {one["alpha"] for one in again if not one["learned"]} == {1.5}
+
+
+def test_heads_that_look_at_one_place_are_named():
+    # one sentence of three tokens, two heads: the first looks at the token before (the first one at itself), the
+    # second always at the last; both have one non-zero, and where they differ the divergence is log 2
+    before = torch.tensor([[1.0, 0, 0], [1, 0, 0], [0, 1, 0]])
+    last = torch.tensor([[0, 0, 1.0]] * 3)
+    probs = torch.stack([before, last]).unsqueeze(0).double()
+    found = head_sums(probs, torch.tensor([3]), torch.tensor([3]), "encoder_self_attention")
+    assert found["previous"].tolist() == [2, 0] and found["itself"].tolist() == [1, 1]
+    assert found["next"].tolist() == [0, 1] and found["first"].tolist() == [2, 0]
+    assert found["last"].tolist() == [0, 3] and found["support"].tolist() == [3, 3]
+    assert found["jensen_shannon"].tolist() == pytest.approx([3 * math.log(2)] * 2)
+
+
+def test_models_without_heads_are_refused(entmax_model, checkpoint):
+    with pytest.raises(UserError, match="no Transformer"):
+        onmt_entmax.load(entmax_model).heads(["a"], ["a"])
+    with pytest.raises(UserError, match="give one checkpoint"):
+        onmt_entmax.load(checkpoint, checkpoint).heads(["a"], ["a"])
+    with pytest.raises(UserError, match="every source line is blank"):
+        onmt_entmax.load(checkpoint).heads([""], ["a"])
