@@ -104,5 +104,6 @@ if files "*_metrics.jsonl"; then
   # it needs models that differ in one alpha with the other at 1.5
   figure alpha-grid alpha-grid --input "${FOUND[@]}"
 fi
+if files evaluation.json; then figure trust trust --input "${FOUND[@]}"; fi
 if files evaluation.json; then onmt_entmax table 1 --input "${FOUND[@]}" --output "$OUT/table1.md" | sed -n 1p; fi
 if files sparsity.json; then onmt_entmax table 3 --input "${FOUND[@]}" --output "$OUT/table3.md" | sed -n 1p; fi
