@@ -24,7 +24,7 @@ from onmt_entmax.tasks.inflection.files import read_certificates as certificates
 from onmt_entmax.tasks.inflection.files import read_gold, read_guesses
 from onmt_entmax.tasks.inflection.scores import pair_of, score
 from onmt_entmax.tasks.results import read_checked_certificates, read_predictions
-from onmt_entmax.tasks.trust import probability
+from onmt_entmax.tasks.trust import probability, unlike_line
 
 _FIRST = 0.1  # share of the outputs that the strictest threshold accepts, at least: fewer tell too little
 _STEP = 0.01  # further share per threshold
@@ -191,12 +191,7 @@ def sentences(result: Mapping[str, Any], output: str) -> list[str]:
     lines.append(f"{output}.accepted.tsv, {output}.review.tsv: line number, probability, prediction.")
     if result["unanswered"]:
         lines.append(f"To review without a probability (blank, or nothing finished): {result['unanswered']:,} outputs.")
-    if result["unlike"]:
-        lines.append(
-            f"Predictions that are not the best string of their certificate: {result['unlike']:,}. That is right with "
-            "`-replace_unk` or `-transforms`; else the files do not belong together."
-        )
-    return [*lines, result["signature"]]
+    return [*lines, *unlike_line(result["unlike"]), result["signature"]]
 
 
 def _probabilities(path: Path, certificates: Sequence[Mapping[str, Any]]) -> np.ndarray:

@@ -97,7 +97,7 @@ def trust_lines(result: Mapping[str, Any], name: str = "") -> list[str]:
     """Lay out :func:`trust` for reading.
 
     Args:
-        result: of :func:`trust`.
+        result: of :func:`trust`; the task adds how many predictions are ``unlike`` their certificates.
         name: of the run, where there are several.
     """
     rows, heads = [], {}
@@ -122,7 +122,17 @@ def trust_lines(result: Mapping[str, Any], name: str = "") -> list[str]:
     if result["void"]:
         reasons = ", ".join(f"{reason}: {number:,}" for reason, number in result["void"].items())
         lines.append(f"Without the outputs whose certificates are void ({reasons}).")
-    return lines
+    return [*lines, *unlike_line(result.get("unlike"))]
+
+
+def unlike_line(number: Optional[int]) -> list[str]:
+    """The sentence about predictions that are not the best string of their certificate, if there are any."""
+    if not number:
+        return []
+    return [
+        f"Predictions that are not the best string of their certificate: {number:,}. That is right with "
+        "`-replace_unk` or `-transforms`; else the files do not belong together."
+    ]
 
 
 class _Judged:

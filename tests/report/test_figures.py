@@ -373,3 +373,16 @@ def test_trust_of_translations(tmp_path, capsys):
     path.write_text(json.dumps(samples.inflection_result(90, "1/1", "1")), encoding="utf-8")
     assert main(["figure", "trust", "--input", str(path), "--output", str(tmp_path / "t.png")]) == 2
     assert "says nothing of trust: run `onmt_entmax evaluate` with --certificates" in capsys.readouterr().err
+
+
+def test_trust_names_models_by_their_alphas(tmp_path, capsys):
+    paths = []
+    for name, alpha in (("a", "1.0/1.0"), ("b", "2/1.5"), ("c", "unknown")):
+        result = samples.trust_result([0.6, 0.5], [100, 0])
+        result["signatures"]["trust"] = f"trust|alpha:{alpha}|version:0.1.0"
+        (tmp_path / f"{name}.json").write_text(json.dumps(result), encoding="utf-8")
+        paths.append(str(tmp_path / f"{name}.json"))
+    for given, labels in ((paths[:2], ("softmax: ", "output 2, attention 1.5: ")), (paths, ("a: ", "b: ", "c: "))):
+        assert main(["figure", "trust", "--input", *given, "--output", str(tmp_path / "t.png")]) == 0
+        lines = capsys.readouterr().out.split("\n")[1:]
+        assert all(line.startswith(label) for line, label in zip(lines, labels))

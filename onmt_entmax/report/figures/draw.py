@@ -18,8 +18,9 @@ from onmt_entmax.report.figures.trust import sentences, trust_figure, trusts_of
 from onmt_entmax.report.metrics import read_metrics
 from onmt_entmax.report.readers import attention_of, pick, read_examples, read_object
 from onmt_entmax.report.steps import read_forced
+from onmt_entmax.report.text import alphas_name
 from onmt_entmax.report.trees import read_tree
-from onmt_entmax.signatures import signature
+from onmt_entmax.signatures import parse_signature, signature
 
 
 class Drawing(NamedTuple):
@@ -78,8 +79,8 @@ def _support_histogram(options: Namespace) -> Drawing:
 
 def _trust(options: Namespace) -> Drawing:
     groups, signatures = {}, []
-    for path, label in zip(options.input, options.labels or _names(options.input)):
-        result = read_object(path, "result")
+    results = [read_object(path, "result") for path in options.input]
+    for path, label, result in zip(options.input, options.labels or _alphas(options.input, results), results):
         found = dict(trusts_of(result))
         if not found:
             raise UserError(f"{path} says nothing of trust: run `onmt_entmax evaluate` with --certificates (not void).")
@@ -101,6 +102,16 @@ def _runs(options: Namespace) -> Drawing:
         figure = plots.learning_curves(plots.group(runs, options.labels), _page(options))
     notices = [f"The runs differ in more than alpha and seed: {', '.join(different)}."] if different else []
     return Drawing(figure, [run.signature for run in runs], notices)
+
+
+def _alphas(paths: Sequence[Path], results: Sequence[dict[str, Any]]) -> list[str]:
+    """Names of models by their alphas where signatures tell these and they differ, else by their files."""
+    about = [parse_signature(next(iter(result["signatures"].values()), "")).get("alpha", "") for result in results]
+    try:
+        labels = [alphas_name(*map(float, alpha.split("/"))) for alpha in about]
+    except (ValueError, TypeError):
+        return _names(paths)
+    return labels if len(set(labels)) == len(labels) else _names(paths)
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

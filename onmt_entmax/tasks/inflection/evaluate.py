@@ -18,7 +18,7 @@ from onmt_entmax.tasks.inflection.files import (
     read_submission,
     write_submission,
 )
-from onmt_entmax.tasks.inflection.format import SETTINGS
+from onmt_entmax.tasks.inflection.format import SETTINGS, decode_form
 from onmt_entmax.tasks.inflection.scores import Outcome, pair_of, paired_bootstrap, score
 from onmt_entmax.tasks.prepared import MANIFEST
 from onmt_entmax.tasks.results import RATE_HEADS, certificate_rates, comparison_line, layout, void_line
@@ -144,7 +144,21 @@ def _trust(
         if gold.language in outcomes:
             own += {pair_of(row): one for row, one in zip(gold.rows, certificates[gold.language])}.values()
             right += [100.0 * outcome.correct for outcome in outcomes[gold.language]]
-    return trust(own, right, "acc", options.bootstrap_samples, options.bootstrap_seed)
+    result = trust(own, right, "acc", options.bootstrap_samples, options.bootstrap_seed)
+    if result is not None:
+        result["unlike"] = None if options.submitted else _unlike(golds, certificates, options)
+    return result
+
+
+def _unlike(golds: Sequence[Gold], certificates: dict[str, list[dict]], options: Options) -> int:
+    """How many predictions are not the best string of their certificate."""
+    guesses = read_guesses(options.predictions, golds, options.n_best)
+    pairs = [pair for gold in golds for pair in zip(guesses[gold.language], certificates[gold.language])]
+    return sum(
+        forms[0] != decode_form(" ".join(certificate["hypotheses"][0]["tokens"]))
+        for forms, certificate in pairs
+        if certificate["hypotheses"]
+    )
 
 
 def _language_scores(outcomes: list[Outcome], n_best: int) -> dict[str, float]:

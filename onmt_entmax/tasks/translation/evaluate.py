@@ -117,14 +117,17 @@ def evaluate(
     if certificates and len(certificates) != len(predictions):
         raise UserError(f"--certificates has {len(certificates)} files, --predictions {len(predictions)}: one per run.")
     test = _read_test(data, split, raw_tokenizer)
-    forms = [test.forms(_read_predictions(path, test, n_best)) for path in predictions]
+    texts = [_read_predictions(path, test, n_best) for path in predictions]
+    forms = [test.forms(own) for own in texts]
     runs = [_scores(path, test, own) for path, own in zip(predictions, forms)]
     metrics = list(test.metrics)
     if certificates:
-        for run_scores, path, own in zip(runs, certificates, forms):
+        for run_scores, path, text, own in zip(runs, certificates, texts, forms):
             found = read_checked_certificates(path, len(test.text))
             run_scores.update(certificate_rates(found))
             run_scores["trust"] = _trust(test, own, found, samples, bootstrap_seed)
+            if run_scores["trust"] is not None:
+                run_scores["trust"]["unlike"] = _unlike(test, text, found)
         metrics += RATES
     fields = {**_about(test.manifest, split, test.text), **(about or {}), "runs": len(runs)}
     bootstrap = {"bootstrap": samples, "bootstrap_seed": bootstrap_seed}
@@ -225,6 +228,13 @@ def _trust(
 
     quality = sentence_scores(test.metrics["chrf"], forms["chrf"], test.references("chrf"))
     return trust(certificates, quality, "chrf", samples, seed, corpus)
+
+
+def _unlike(test: References, texts: list[str], certificates: list[dict]) -> int:
+    """How many predictions are not the best string of their certificate."""
+    kind = test.manifest["settings"]["subwords"]
+    pairs = ((text, one["hypotheses"][0]) for text, one in zip(texts, certificates) if one["hypotheses"])
+    return sum(text != undo_subwords(kind, " ".join(best["tokens"])) for text, best in pairs)
 
 
 def _class_metric(test: References) -> str:

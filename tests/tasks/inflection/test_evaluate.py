@@ -137,6 +137,7 @@ def test_trust_counts_the_last_row_of_a_pair(prepared, capsys):
         {"threshold": pytest.approx(0.7), "coverage": 100, "acc": 50},
     ]
     assert trust["void"] == {"length_penalty": 1}
+    assert trust["unlike"] == 5  # all certificates speak of "a"
     assert (trust["classes"]["single"]["outputs"], trust["classes"]["uncertified"]["outputs"]) == (1, 1)
     wanted = f"trust|{SIGNATURE.replace('macro', 'micro')}".replace(
         "|version", "|bins:10|bootstrap:9|bootstrap_seed:1|version"
@@ -148,6 +149,7 @@ def test_trust_counts_the_last_row_of_a_pair(prepared, capsys):
     _, result = evaluate(prepared, "--certificates", prepared / "certificates")
     assert result["trust"] is None and "trust" not in result["signatures"]
     assert "5 certificates are void" in capsys.readouterr().out
+    assert "not the best string of their certificate: 5." in out
     assert "AUROC 100.00" in out and "Without the outputs whose certificates are void (length_penalty: 1)." in out
 
 

@@ -323,20 +323,22 @@ def test_trust_by_certificate(data, tmp_path, capsys):
     """The first line is wrong and not certified, the others are right: 100 chrF and BLEU."""
     predictions = write(tmp_path / "p", ["xx yy zz", *read_lines(data / "test.tgt")[1:]])
     made = [(0.5, False), (1.0, True), (0.9, True)]
+    strings = [["a"], *(line.split(" ") for line in read_lines(data / "test.tgt")[1:])]
     records = [
         {
             "line": line,
-            "hypotheses": [{"tokens": ["a"], "log_prob": math.log(prob), "prob": prob, "finished": True}],
+            "hypotheses": [{"tokens": tokens, "log_prob": math.log(prob), "prob": prob, "finished": True}],
             **{"complete": False, "optimal": optimal, "mass_is_one": False, "mass_found": prob, "found": 1},
             "reason": None,
         }
-        for line, (prob, optimal) in enumerate(made, 1)
+        for line, (tokens, (prob, optimal)) in enumerate(zip(strings, made), 1)
     ]
     certificates = write(tmp_path / "c", map(json.dumps, records))
     result = evaluate(data, [predictions], certificates=[certificates], samples=5)
     own = result["runs"][0]["trust"]
     wrong = sacrebleu.CHRF().sentence_score("xx yy zz", [REFERENCES[0]]).score
     assert wrong < 10
+    assert own["unlike"] == 1  # "a", in whole words as in subwords
     assert own["classes"]["optimal"]["chrf"]["value"] == pytest.approx(100)
     assert own["classes"]["optimal"]["bleu"]["value"] == pytest.approx(100)
     assert own["classes"]["uncertified"]["chrf"]["value"] == pytest.approx(wrong)
