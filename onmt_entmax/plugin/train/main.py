@@ -11,6 +11,7 @@ from onmt import model_builder, train_single
 from onmt.utils.logging import init_logger, logger
 
 from onmt_entmax.engines.cpu.products import Products, products
+from onmt_entmax.errors import invalid_setting
 from onmt_entmax.plugin.entry_points import one_line_errors
 from onmt_entmax.plugin.parsing import given_options
 from onmt_entmax.plugin.train import data, plan, resuming
@@ -65,10 +66,13 @@ def train(opt: Namespace, device_id: int, found: Products) -> None:
     del checkpoint
 
     # how it is saved and what it reads
-    os.makedirs(os.path.dirname(os.path.abspath(opt.save_model)), exist_ok=True)
-    saved_opt = resuming.saved_options(run_opt, optimizer.options)
+    folder = os.path.dirname(os.path.abspath(opt.save_model))
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise invalid_setting("save_model", opt.save_model, f"Cannot make {folder}: {error.strerror}.") from None
     saver = WholeModelSaver(
-        opt.save_model, model, saved_opt, vocabs, optimizer, opt.keep_checkpoint, opt.save_format, device_id
+        opt.save_model, model, run_opt, vocabs, optimizer, opt.keep_checkpoint, opt.save_format, device_id
     )
     run = Run(run_opt, model, resumed, optimizer.training_step - 1, found)
     shares = world_size() if opt.parallel_mode == "data_parallel" else 1
@@ -89,6 +93,7 @@ def train(opt: Namespace, device_id: int, found: Products) -> None:
     )
     validation_data = data.build_validation_data(run_opt, transforms_cls, vocabs, device_id)
 
+    saver.model_opt = resuming.saved_options(run_opt, optimizer.options)  # with what was chosen meanwhile
     logger.info(f"Starting training on {f'GPU {device_id}' if device_id >= 0 else 'the CPU'}")
     trainer.train(training_data, opt.train_steps, opt.save_checkpoint_steps, validation_data, opt.valid_steps)
     if trainer.report_manager.tensorboard_writer is not None:

@@ -20,6 +20,11 @@ from onmt_entmax.plugin.train.saver import KEY
 
 _FREEZING = ("freeze_encoder", "freeze_decoder", "freeze_word_vecs_enc", "freeze_word_vecs_dec")
 _DROPOUT = ("dropout", "attention_dropout", "dropout_steps")
+# stock counts these among the model's; they say how it is trained
+_OF_TRAINING = {
+    *("model_dtype", "loss_scale", "apex_opt_level", "update_vocab", "zero_out_prompt_loss", "lambda_align"),
+    *("lambda_coverage", "lm_prior_model", "lm_prior_lambda", "lm_prior_tau", "copy_loss_by_seqlength"),
+}
 # options that mean others
 _SHORT = {
     "layers": ("enc_layers", "dec_layers"),
@@ -50,7 +55,7 @@ def our_part(opt: Namespace, checkpoint: dict | None) -> dict | None:
 
 
 def _model_names() -> set[str]:
-    return set(vars(ArgumentParser.defaults(onmt.opts.model_opts)))
+    return set(vars(ArgumentParser.defaults(onmt.opts.model_opts))) - _OF_TRAINING
 
 
 def model_options(opt: Namespace, checkpoint: dict | None, vocabs, given: Collection[str]) -> Namespace:
@@ -91,7 +96,7 @@ def model_options(opt: Namespace, checkpoint: dict | None, vocabs, given: Collec
 def unused_options(opt: Namespace, model_opt: Namespace, given: Collection[str]) -> list[str]:
     """A line for each option given that a run with ``train_from`` does not use, for the checkpoint says otherwise."""
     lines = []
-    for name in sorted((_model_names() - set(_FREEZING) - {"update_vocab"}) & set(given)):
+    for name in sorted((_model_names() - set(_FREEZING)) & set(given)):
         if name.endswith(("_function", "_alpha")):  # refused where it differs
             continue
         for meant in _SHORT.get(name, (name,)):

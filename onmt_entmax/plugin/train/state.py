@@ -219,7 +219,7 @@ class Run:
             "smoothing": f"{opt.label_smoothing:g}",
             "average": f"{opt.average_decay:g}",
             "stop": self.stop_rule.signature() if self.stop_rule is not None else "none",
-            "dtype": opt.model_dtype,
+            "dtype": "fp16" if optim._fp16 else "fp32",
             **({"matmul": "bf16"} if self.products is not None and self.products.precision == "bf16" else {}),
             "onmt": onmt.__version__,
         }

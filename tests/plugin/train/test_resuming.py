@@ -157,3 +157,14 @@ def test_a_released_model_begins_a_new_run(folder, base, caplog):
         new = train(config(folder, keep_best="true"), folder / "n", 4, "-train_from", str(folder / "released.pt"))
     assert "released.pt holds no state of training: a new run begins with its weights." in said(caplog)
     assert new["optim"]["training_step"] == 5 and load(folder / "n_best.pt")[KEY]["step"] == 4
+
+
+def test_how_a_model_is_trained_is_not_the_checkpoints(folder, base, caplog):
+    checkpoint = load(base)
+    checkpoint["opt"].model_dtype = "fp16"  # as if it came from a GPU
+    torch.save(checkpoint, base)
+    with caplog.at_level(logging.INFO, logger="onmt"):
+        resumed = train(config(folder), folder / "base" / "m", 8, "-train_from", str(base))
+    assert "model_dtype fp16 -> fp32" in said(caplog)
+    assert resumed["opt"].model_dtype == "fp32" and "entmax_scaler" not in resumed["optim"]
+    assert "|dtype:fp32|" in read_rows(folder / "base" / "m_metrics.jsonl")[-1]["signature"]

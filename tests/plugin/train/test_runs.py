@@ -103,7 +103,9 @@ def test_tensorboard_has_the_measures(folder):
 
     yaml = config(folder, tensorboard="true", tensorboard_log_dir=folder / "board", report_every=2)
     train(yaml, folder / "m", 4)
-    events = EventAccumulator(str(next((folder / "board").iterdir())))
+    (board,) = (folder / "board").iterdir()
+    assert load(folder / "m_step_4.pt")["opt"].tensorboard_log_dir_dated == str(board)  # a resumed run writes there too
+    events = EventAccumulator(str(board))
     events.Reload()
     entry = read_rows(folder / "m_metrics.jsonl")[-1]
     for name in ("loss", "accuracy", "support_output", "support_attention", "gold_zero", "jensen_shannon", "lr"):
@@ -198,6 +200,12 @@ def test_mistakes_are_named(folder, changes, message):
     with pytest.raises(UserError) as caught:
         train(yaml, folder / "m", 2)
     assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(folder):
+    (folder / "file").write_text("", encoding="utf-8")
+    with pytest.raises(UserError, match=r"`save_model`: .*/file/m. Cannot make .*/file: (Not a directory|File exists)"):
+        train(config(folder), folder / "file" / "m", 2)
 
 
 def test_what_follows_validations_needs_them(folder):
