@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--dev-predictions", required=True, type=Path, metavar="PATH", help="of the same model for the development set")
     add("--dev-certificates", required=True, type=Path, metavar="PATH", help="the same")
     add("--n-best", type=int, default=1, metavar="N", help="lines per input; the first counts (default: %(default)s)")
-    outputs = "write PREFIX.accepted.tsv, PREFIX.review.tsv and PREFIX.json (default: the predictions' name)"
+    outputs = "write PREFIX.accepted.tsv, PREFIX.review.tsv, PREFIX.accept.json (default: the predictions' name)"
     add("--output", metavar="PREFIX", help=outputs)
 
 

@@ -91,8 +91,8 @@ def choose(
     needed = fewest(at, confidence)
     if len(dev_right) < needed:
         raise UserError(
-            f"The development set has {len(dev_right):,} outputs: to promise {at:.6g} with confidence "
-            f"{confidence:.6g} takes at least {needed}, all of them right."
+            f"A development set of {len(dev_right):,} is too small: to promise {at:.6g} with confidence "
+            f"{confidence:.6g} takes at least {needed} outputs, all of them right."
         )
     best: Optional[Choice] = None
     for threshold in candidates(probs, max(_FIRST, 2 * needed / len(dev_right))):
@@ -119,7 +119,7 @@ def accept(
     """Choose a threshold and split predictions; the help of ``onmt_entmax accept`` explains the arguments.
 
     Returns:
-        What ``docs/formats.md`` says of ``PREFIX.json``, which is written too.
+        What ``docs/formats.md`` says of ``PREFIX.accept.json``, which is written too.
 
     Raises:
         UserError: files that do not fit each other, void certificates, gold with duplicates, a wrong option.
@@ -162,7 +162,7 @@ def accept(
         "files": {str(path): sha256(path) for path in files if path.is_file()},
         "signature": signature("accept", {**about, "dev": len(dev_right), "outputs": len(probs)}),
     }
-    write_json(f"{output}.json", result)
+    write_json(f"{output}.accept.json", result)
     return result
 
 
@@ -190,7 +190,7 @@ def sentences(result: Mapping[str, Any], output: str) -> list[str]:
         )
     lines.append(f"{output}.accepted.tsv, {output}.review.tsv: line number, probability, prediction.")
     if result["unanswered"]:
-        lines.append(f"To review without a probability (blank, or nothing finished): {result['unanswered']:,} outputs.")
+        lines.append(f"To review without a probability (blank, or nothing finished): {result['unanswered']:,}.")
     return [*lines, *unlike_line(result["unlike"]), result["signature"]]
 
 

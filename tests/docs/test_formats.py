@@ -132,4 +132,4 @@ def test_accepted_outputs(folder, tmp_path):
     words = ["--predictions", tmp_path / "q", "--certificates", tmp_path / "d", "--at", 0.2, "--output", tmp_path / "o"]
     words += ["--dev-gold", tmp_path / "p", "--dev-predictions", tmp_path / "p", "--dev-certificates", tmp_path / "c"]
     assert main(["accept", *map(str, words)]) == 0
-    check("Accepted outputs", [read_json(tmp_path / "o.json")])
+    check("Accepted outputs", [read_json(tmp_path / "o.accept.json")])

@@ -53,7 +53,7 @@ def test_the_lowest_threshold_before_the_first_failure():
     wrong = choose(probs, probs, probs < 0, 0.9)
     assert wrong == Choice(None, probs[-58], 58, 0, 0.0)
     assert choose(np.zeros(3), probs, right, 0.9) == Choice(None, None, 0, 0, 0.0)
-    with pytest.raises(UserError, match="has 28 outputs: to promise 0.9 with confidence 0.95 takes at least 29"):
+    with pytest.raises(UserError, match="of 28 is too small: to promise 0.9 with confidence 0.95 takes at least 29"):
         choose(probs, probs[:28], right[:28], 0.9)
 
 
@@ -104,7 +104,7 @@ def accept(folder, *more, gold="dev", at="0.9", **changes):
 def test_both_files_keep_line_numbers(folder, gold, capsys):
     assert accept(folder, gold=gold) == 0
     # 2 * fewest / 40 > 1: the strictest accepts all of the three; 30 of 40 right are too few
-    assert read_json(folder / "test.pred.json")["threshold"] is None
+    assert read_json(folder / "test.pred.accept.json")["threshold"] is None
     assert "No probability reaches 90% with 95% confidence: nothing is accepted." in capsys.readouterr().out
     # fewest is 9, and 2 * 9 / 40 of three answers are two of them: 0.9 has 30 of 30 right, the next, 0.1, 30 of 40
     assert accept(folder, "--output", str(folder / "out"), gold=gold, at="0.7") == 0
@@ -113,8 +113,8 @@ def test_both_files_keep_line_numbers(folder, gold, capsys):
     out = capsys.readouterr().out
     assert "Accepted 2 of 4 outputs (50.0%): those of probability 0.9 or more." in out
     assert "at least 70% are right, with 95% confidence" in out and "30 of 30 right, 100.0%, at least 90.5%" in out
-    assert "To review without a probability (blank, or nothing finished): 1 outputs." in out
-    result = read_json(folder / "out.json")
+    assert "To review without a probability (blank, or nothing finished): 1." in out
+    result = read_json(folder / "out.accept.json")
     assert (result["unlike"], result["dev"]["accepted"], result["dev"]["right"]) == (0, 30, 30)
     assert result["dev"]["low"] == pytest.approx(0.05 ** (1 / 30))
 
