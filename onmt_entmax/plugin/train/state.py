@@ -13,7 +13,7 @@ from onmt.utils.logging import logger
 from onmt_entmax import engines
 from onmt_entmax.engines.cpu.products import Products
 from onmt_entmax.files import count_lines, write_json
-from onmt_entmax.plugin.models import attention_alpha_text, generator_alpha
+from onmt_entmax.plugin.models import attention_alpha, attention_alpha_text, generator_alpha
 from onmt_entmax.plugin.train import position as random_state
 from onmt_entmax.plugin.train.options import VALID_LOSS
 from onmt_entmax.plugin.train.processes import from_all, is_first, on_first, rank, world_size
@@ -206,7 +206,9 @@ class Run:
     def signature(self, step: int, optim) -> str:
         """How the numbers of a validation were made."""
         opt, followed = self.opt, optim.options  # the rate of a resumed run may follow the checkpoint's
-        shown = attention_alpha_text(self.model).partition(":")[0]  # a learned one has no number of its own
+        # a learned one has no number of its own; stock's softmax attention has always been "none" here
+        own = attention_alpha(self.model)[0] is not None
+        shown = attention_alpha_text(self.model).partition(":")[0] if own else "none"
         parts = {
             "measure": "valid",
             "alpha": f"{generator_alpha(self.model):g}/{shown}",
