@@ -76,7 +76,8 @@ def train(opt: Namespace, device_id: int, found: Products) -> None:
     )
     run = Run(run_opt, model, resumed, optimizer.training_step - 1, found)
     shares = world_size() if opt.parallel_mode == "data_parallel" else 1
-    plan.fit_to_corpora(run_opt, run.lines, shares, given, run.position())
+    position = run.position()
+    plan.fit_to_corpora(run_opt, run.lines, shares, given, position)
     trainer = SparseTrainer.from_opt(run_opt, device_id, model, vocabs, optimizer, saver)
     trainer.attach(run)
     plan.log_unknown_tokens(run_opt, transforms_cls, vocabs)
@@ -88,7 +89,7 @@ def train(opt: Namespace, device_id: int, found: Products) -> None:
         stride=shares,
         offset=rank() if shares > 1 else 0,
         device_id=device_id,
-        resumed=run.position(),
+        resumed=position,
         log=logger.info,
     )
     validation_data = data.build_validation_data(run_opt, transforms_cls, vocabs, device_id)

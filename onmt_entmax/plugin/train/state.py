@@ -76,6 +76,12 @@ class Run:
 
     def position(self) -> dict | None:
         """Where this process's data and random states were, or None."""
+        before = len(self.resumed.get("ranks") or [])
+        if before not in (0, world_size()):
+            logger.info(
+                f"The checkpoint is of {before} process{'es' * (before > 1)}, this run has {world_size()}: the data is "
+                "read from the beginning."
+            )
         return self._own("position")
 
     def start(self, saver: WholeModelSaver) -> None:

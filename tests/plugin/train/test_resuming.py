@@ -168,3 +168,12 @@ def test_how_a_model_is_trained_is_not_the_checkpoints(folder, base, caplog):
     assert "model_dtype fp16 -> fp32" in said(caplog)
     assert resumed["opt"].model_dtype == "fp32" and "entmax_scaler" not in resumed["optim"]
     assert "|dtype:fp32|" in read_rows(folder / "base" / "m_metrics.jsonl")[-1]["signature"]
+
+
+def test_another_number_of_processes_is_named_once(folder, base, caplog):
+    checkpoint = load(base)
+    checkpoint[KEY]["ranks"] *= 2  # as two processes would have left it
+    torch.save(checkpoint, base)
+    with caplog.at_level(logging.INFO, logger="onmt"):
+        train(config(folder, keep_best="true"), folder / "base" / "m", 5, "-train_from", str(base))
+    assert said(caplog).count("The checkpoint is of 2 processes, this run has 1: the data is read from the begin") == 1
