@@ -10,6 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from onmt_entmax.entmax.engine import on_host
+
 
 class Ragged(NamedTuple):
     """Sentences, longest first, of a batch of B padded to T steps; N tokens in all.
@@ -84,6 +86,14 @@ class Ragged(NamedTuple):
         return starts[lengths[sentence] - 1 - step] + sentence
 
 
+def shortest_source(src_len: Tensor | None, width: int) -> int:
+    """The least of the lengths ``(B,)``, at most ``width``; 0 where only the device knows them."""
+    if src_len is None or src_len.numel() == 0:
+        return width
+    lengths = on_host(src_len, wait=False)
+    return 0 if lengths is None else int(lengths.min())
+
+
 def source_padding(src_len: Tensor | None, width: int, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
     """What to add to scores and what to multiply attention with, so that padding gets none.
 
@@ -95,9 +105,9 @@ def source_padding(src_len: Tensor | None, width: int, dtype: torch.dtype) -> tu
     Returns:
         0, or minus infinity at padding, ``(B, S)``, and None where nothing is padding; a source without tokens has no
         padding here, as no row of scores may be minus infinity as a whole. And 0 for a source without tokens, else 1,
-        ``(B, 1)``, and None where every source has tokens.
+        ``(B, 1)``, and None where every source has tokens. Where only the device knows the lengths, none is None.
     """
-    shortest = width if src_len is None or src_len.numel() == 0 else int(src_len.min())  # the only synchronisation
+    shortest = shortest_source(src_len, width)
     if shortest >= width:
         return None, None
     padding = torch.arange(width, device=src_len.device) >= src_len.unsqueeze(1)

@@ -18,6 +18,7 @@ from onmt_entmax.engines.decoder import attention_solver
 from onmt_entmax.engines.lstm import cell_forward, tanh
 from onmt_entmax.engines.ragged import source_padding
 from onmt_entmax.entmax import entmax_forward
+from onmt_entmax.entmax.engine import on_host
 
 
 class _Weights(NamedTuple):
@@ -151,15 +152,8 @@ class GroupedSteps(NamedTuple):
 
     def _attend(self, query: Tensor, sentences: Tensor) -> tuple[Tensor, Tensor]:
         """Attentional output ``(R, H)`` and attention ``(R, S)`` of queries ``(R, H)``."""
-        attention, rows, batch = self.decoder.attn, query.size(0), self.keys.size(0)
-        # bincount would synchronise with a device twice
-        counts = sentences.new_zeros(batch).scatter_add_(0, sentences, torch.ones_like(sentences))
-        width = int(counts.max())
-        places = None
-        if rows != batch * width:  # else every sentence has as many rows, and they stand side by side already
-            first = counts.cumsum(0) - counts
-            places = sentences * width + torch.arange(rows, device=query.device) - first[sentences]
-
+        attention, batch = self.decoder.attn, self.keys.size(0)
+        width, places = _places(sentences, batch)
         queries = _side_by_side(query, places, batch, width)
         if attention.attn_type == "mlp":
             scores = attention.score(queries, self.keys)  # (B, W, S)
@@ -183,6 +177,21 @@ class GroupedSteps(NamedTuple):
 
 def _embed(decoder, tokens: Tensor) -> Tensor:
     return decoder.embeddings(tokens.view(-1, 1, 1)).squeeze(1)  # (R, E)
+
+
+def _places(sentences: Tensor, batch: int) -> tuple[int, Tensor | None]:
+    """W, and where each of the R rows stands among ``(B * W,)``: None where all sentences have W, in their order.
+
+    The search knows its rows' sentences on the host (``ragged.with_host_copy``): there nobody waits for the device.
+    """
+    host, rows = on_host(sentences), sentences.numel()
+    counts = host.bincount(minlength=batch)
+    width = int(counts.max())
+    if rows == batch * width:
+        return width, None
+    first = counts.cumsum(0) - counts
+    places = host * width + torch.arange(rows) - first[host]
+    return width, places.to(sentences.device, non_blocking=True)
 
 
 def _side_by_side(rows: Tensor, places: Tensor | None, batch: int, width: int) -> Tensor:

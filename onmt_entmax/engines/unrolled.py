@@ -12,6 +12,7 @@ from onmt_entmax.engines.decoder import Plan, UnrollOperations
 from onmt_entmax.engines.dropout import DropoutMask, dropout
 from onmt_entmax.engines.ragged import Ragged
 from onmt_entmax.engines.stepping import GroupedSteps
+from onmt_entmax.entmax.linear_loss import without_autocast
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Unrolled(Engine):
         alpha = decoder.attn.alpha
         plan = Plan(alpha, src_len, ragged, mask, self.block_rows, self.threads)
         arguments = [emb, keys, values, w_query, *state, *(tensor for cell in cells for tensor in cell)]
-        with torch.autocast(emb.device.type, enabled=False):
+        with without_autocast(emb.device.type):
             outputs, probs, hidden, cell = self.function(alpha).apply(plan, *(x.to(dtype) for x in arguments))
         if order is not None:
             back = order.argsort()

@@ -123,3 +123,18 @@ def can_read(x: Tensor) -> bool:
     if is_compiling() or x.is_meta:
         return False
     return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def with_host_copy(x: Tensor, values: Union[Tensor, list]) -> Tensor:
+    """Say what the values of ``x`` are, known on the CPU: who needs them need not wait for the device."""
+    if x.device.type != "cpu":
+        x.host_copy = torch.as_tensor(values)
+    return x
+
+
+def on_host(x: Tensor, wait: bool = True) -> Optional[Tensor]:
+    """The values of ``x`` on the CPU; where nobody said them, asked of the device, or None without ``wait``."""
+    if x.device.type == "cpu":
+        return x
+    host = getattr(x, "host_copy", None)
+    return x.cpu() if host is None and wait else host

@@ -174,6 +174,8 @@ def entmax_backward(probs: Tensor, grad: Tensor, alpha: Alpha = 1.5, dim: int = 
     """
     dtype = grad.dtype
     probs, grad = probs.to(working_dtype(probs.dtype)), grad.to(working_dtype(dtype))
+    if not isinstance(alpha, Tensor) and alpha == 1 and probs.dtype == grad.dtype:
+        return torch.ops.aten._softmax_backward_data(grad, probs, dim, grad.dtype).to(dtype)
     s = _jacobian_weights(probs, alpha)
     return torch.sub(grad, (s * grad).sum(dim, True).div_(s.sum(dim, True))).mul_(s).to(dtype)
 

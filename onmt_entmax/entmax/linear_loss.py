@@ -290,6 +290,11 @@ def autocast_dtype(device: str) -> torch.dtype | None:
     return torch.get_autocast_cpu_dtype() if device == "cpu" and torch.is_autocast_cpu_enabled() else None
 
 
+def without_autocast(device: str):
+    """A context in which autocast is off on this kind of device."""
+    return nullcontext() if device == "meta" else torch.autocast(device, enabled=False)
+
+
 def linear_entmax_loss(
     hidden: Tensor,
     weight: Tensor,
@@ -350,7 +355,7 @@ def linear_entmax_loss(
         count, counted = counted.sum(), counted.unsqueeze(-1)
         hidden, target = torch.where(counted, hidden, 0), torch.where(counted.squeeze(-1), target, 0)
     engine = engine_for(hidden)
-    with nullcontext() if device == "meta" else torch.autocast(device, enabled=False):
+    with without_autocast(device):
         if is_reference():
             found = _at_once(hidden, weight, bias, target, counted, alpha, label_smoothing, statistics)
         else:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from onmt_entmax.engines.decoder import attention_solver
+from onmt_entmax.engines.ragged import shortest_source
 from onmt_entmax.entmax import entmax
 
 ATTENTION_TYPES = ("dot", "general", "mlp")
@@ -23,7 +24,8 @@ class SourceMask(NamedTuple):
     Attributes:
         padding: True where a position may not be attended to, ``(batch, src_len)``; None if every position may.
             A source without tokens has no True here, so that no row of scores is masked as a whole.
-        not_empty: 1 for a source with tokens, else 0, ``(batch, 1)``; None if every source has tokens.
+        not_empty: 1 for a source with tokens, else 0, ``(batch, 1)``; None if every source has tokens. Neither is None
+            where only the device knows the lengths.
     """
 
     padding: Tensor | None
@@ -34,7 +36,7 @@ class SourceMask(NamedTuple):
         """Build the mask for sources of lengths ``src_len`` ``(batch,)`` padded to ``max_len``."""
         if src_len is None:
             return cls(None, None)
-        shortest = int(src_len.min()) if src_len.numel() else max_len  # the only synchronisation with a device
+        shortest = shortest_source(src_len, max_len)
         if shortest >= max_len:
             return cls(None, None)
         padding = torch.arange(max_len, device=src_len.device) >= src_len.unsqueeze(1)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from onmt_entmax import engines
+from onmt_entmax.entmax.engine import on_host
 
 
 class Encoder(nn.Module):
@@ -48,14 +49,31 @@ class Encoder(nn.Module):
         elif src_len is None or not self.packs:
             memory, final = self.rnn(emb)
         else:
-            packed = pack_padded_sequence(emb, src_len.view(-1).cpu(), batch_first=True, enforce_sorted=False)
-            packed, final = self.rnn(packed)
-            memory, _ = pad_packed_sequence(packed, batch_first=True)
+            memory, final = self._packed(emb, on_host(src_len).view(-1))
         if self.bridge is not None:
             states = final if isinstance(final, tuple) else (final,)
             states = tuple(_cross(linear, state) for linear, state in zip(self.bridge, states))
             final = states if isinstance(final, tuple) else states[0]
         return memory, final, src_len
+
+    def _packed(self, emb: Tensor, lengths: Tensor) -> tuple:
+        """Memory and last states of embeddings ``(B, S, E)``, lengths ``(B,)`` on the CPU; no device is waited for.
+
+        PyTorch's own sorting would wait: it asks the device for the order that it has sent there.
+        """
+        lengths, order = lengths.sort(descending=True, stable=True)
+        back = order.argsort().to(emb.device, non_blocking=True)
+        emb = emb.index_select(0, order.to(emb.device, non_blocking=True))
+        packed, final = self.rnn(pack_padded_sequence(emb, lengths, batch_first=True))
+        memory, _ = pad_packed_sequence(packed, batch_first=True)
+        return memory.index_select(0, back), _reordered(final, back)
+
+
+def _reordered(states: Tensor | tuple[Tensor, ...], order: Tensor):
+    """Last states ``(L * D, B, H / D)`` with their sentences in another order."""
+    if isinstance(states, tuple):
+        return tuple(state.index_select(1, order) for state in states)
+    return states.index_select(1, order)
 
 
 def _cross(linear: nn.Linear, state: Tensor) -> Tensor:

@@ -31,6 +31,7 @@ from collections.abc import Iterator
 
 import torch
 
+from onmt_entmax.entmax.engine import with_host_copy
 from onmt_entmax.search.candidates import merge
 from onmt_entmax.search.paths import (
     TREE_WIDTH,
@@ -177,7 +178,8 @@ class Beam:
             old, places = rows_to_continue(states, shared, part)
             # constraints may forbid the best continuations, so that they need all of them
             best = None if self.constraints.active else per_row
-            output = self.scorer.step(tokens[part], old, sentences[part], places, best)
+            of_rows = with_host_copy(sentences[part], row_sentences[part])
+            output = self.scorer.step(tokens[part], old, of_rows, places, best)
             values, indices = output.log_probs, output.tokens
             if self.constraints.active:
                 of_part, lengths = row_sentences[part], [step - 1] * len(values)

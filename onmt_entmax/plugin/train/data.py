@@ -26,6 +26,7 @@ from onmt.utils.misc import RandomShuffler
 from torch.utils.data import DataLoader, get_worker_info
 
 import onmt_entmax
+from onmt_entmax.entmax.engine import with_host_copy
 from onmt_entmax.errors import UserError
 from onmt_entmax.files import byte_lines
 from onmt_entmax.plugin.train import position as random_state
@@ -213,7 +214,12 @@ class TrainingData:
         }
 
     def __iter__(self):
-        return iter(OnDeviceDatasetIter(self._batches(), self.device))  # stock, without workers, moves every sentence
+        for batch, bucket in self._batches():
+            lengths = batch["srclen"]
+            # stock, without workers, moves every sentence
+            for moved, _ in OnDeviceDatasetIter([(batch, bucket)], self.device):
+                with_host_copy(moved["srclen"], lengths)  # the encoder packs by them
+                yield moved, bucket
 
     def _batches(self):
         if self.loader is None:

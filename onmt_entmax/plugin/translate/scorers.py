@@ -10,6 +10,7 @@ from onmt.decoders import CNNDecoder
 from torch import Tensor
 
 from onmt_entmax.entmax import log_entmax, log_entmax_topk
+from onmt_entmax.entmax.engine import on_host, with_host_copy
 from onmt_entmax.entmax.functional import working_dtype
 from onmt_entmax.plugin.models import generator_alpha
 from onmt_entmax.search.scorer import Scorer, States, StepOutput
@@ -84,17 +85,19 @@ class RecurrentScorer(ModelScorer):
 
     def drop_finished(self, sentences: Sequence[int]) -> None:
         """See :class:`~onmt_entmax.search.scorer.Scorer`."""
-        kept = torch.tensor(sentences, device=self.device)
-        self.view = self.view.select(kept if self.places is None else self.places[kept])
-        places = torch.arange(len(kept), device=self.device)
-        self.places = kept.new_zeros(self.batch_size).index_copy_(0, kept, places)
+        kept = torch.tensor(sentences)
+        rows = kept if self.places is None else on_host(self.places)[kept]
+        self.view = self.view.select(rows.to(self.device))
+        places = kept.new_zeros(self.batch_size).index_copy_(0, kept, torch.arange(len(kept)))
+        self.places = with_host_copy(places.to(self.device), places)
 
     def advance(
         self, tokens: Tensor, states: States, sentences: Tensor, parents: Optional[Tensor]
     ) -> tuple[Tensor, States, Optional[Tensor]]:
         """See :meth:`ModelScorer.advance`."""
         if self.places is not None:
-            sentences = self.places[sentences]
+            known, places = on_host(sentences, wait=False), self.places[sentences]
+            sentences = places if known is None else with_host_copy(places, on_host(self.places)[known])
         return self.view.step(tokens, states, sentences, parents)
 
 
