@@ -36,8 +36,8 @@ train() { # name, function
 }
 last_line() { # what the newest report in a log says: step, accuracy, time left
   grep -E 'Step +[0-9]+/' "$1" 2>/dev/null | tail -n 1 |
-    sed -E 's/.*Step +([0-9]+)\/ *([0-9]+); acc: *([0-9.]+).*; ([0-9:]+) left.*/step \1 of \2, accuracy \3%, \4 left/;
-            s/.*Step +([0-9]+)\/ *([0-9]+); acc: *([0-9.]+).*/step \1 of \2, accuracy \3%/' || true
+    sed -E 's/.*Step +([0-9]+)\/ *([0-9]+);.* acc: *([0-9.]+).*; ([0-9:]+) left.*/step \1 of \2, accuracy \3%, \4 left/;
+            s/.*Step +([0-9]+)\/ *([0-9]+);.* acc: *([0-9.]+).*/step \1 of \2, accuracy \3%/' || true
 }
 
 say "3/6 Training softmax and 1.5-entmax side by side (logs: $RUN/*/train.log)"
