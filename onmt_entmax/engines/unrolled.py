@@ -105,8 +105,6 @@ def target_lengths(decoder, tgt: Tensor) -> Tensor | None:
     pad = getattr(decoder.embeddings, "word_padding_idx", None)
     if tgt.device.type != "cpu" or pad is None or decoder.has_coverage:
         return None
-    if decoder.copy_attn is not None or decoder.reuses_attention:
-        return None
     places = torch.arange(1, tgt.size(1) + 1)
     lengths = ((tgt[:, :, 0] != pad) * places).amax(1).clamp_(min=1)
     # If no target fills the batch, a last token is the padding token itself, and is to be fed like any other.

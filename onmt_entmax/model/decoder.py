@@ -79,11 +79,9 @@ class InputFeedDecoder(nn.Module):
         embeddings: module from tokens ``(B, T, features)`` to ``(B, T, E)``.
         rnn: its layers read E + H numbers.
         attention: None: outputs are those of the last layer.
-        copy_attention: a second attention, for a copying output layer.
         context_gate: module of a step's input, recurrent output and attentional output, for a new attentional output.
         dropout: of the attentional output.
         coverage: also give the sum of the attention up to each step.
-        reuse_attention: copy by the first attention.
     """
 
     def __init__(
@@ -92,22 +90,19 @@ class InputFeedDecoder(nn.Module):
         rnn: StackedCells,
         attention: GlobalAttention | None,
         *,
-        copy_attention: GlobalAttention | None = None,
         context_gate: nn.Module | None = None,
         dropout: float = 0.0,
         coverage: bool = False,
-        reuse_attention: bool = False,
     ) -> None:
         super().__init__()
         self.hidden_size, self.num_layers = rnn.layers[0].hidden_size, len(rnn.layers)
-        self.has_coverage, self.reuses_attention = coverage, reuse_attention
+        self.has_coverage = coverage
         # in the order of OpenNMT-py's: an optimizer's state goes by the order of parameters
         self.embeddings = embeddings
         self.dropout = nn.Dropout(dropout)
         self.rnn = rnn
         self.context_gate = context_gate
         self.attn = attention
-        self.copy_attn = copy_attention
 
     def step(
         self, emb: Tensor, state: DecoderState, memory: Tensor, keys: Tensor | None, mask: SourceMask
@@ -148,8 +143,8 @@ class InputFeedDecoder(nn.Module):
 
         Returns:
             Outputs ``(B, T, H)``; attentions ``(B, T, S)`` by name: ``std``, with coverage ``coverage`` (the sum up to
-            and including each step), with copying ``copy`` (not masked by length, as in OpenNMT-py); and the state
-            after the last step. At padding behind the target, outputs and attention may be zero.
+            and including each step); and the state after the last step. At padding behind the target, outputs and
+            attention may be zero.
         """
         emb = self.embeddings(tgt)  # (B, T, E)
         engine = engines.choose(emb.device, engines.computing_dtype(emb))
@@ -165,10 +160,6 @@ class InputFeedDecoder(nn.Module):
             if state.coverage is not None:
                 attns["coverage"] = attns["coverage"] + state.coverage.unsqueeze(1)
             coverage = attns["coverage"][:, -1]
-        if self.copy_attn is not None:
-            attns["copy"] = self.copy_attn(outputs, memory)[1]
-        elif self.reuses_attention:
-            attns["copy"] = probs
         return outputs, attns, DecoderState(outputs[:, -1], hidden, coverage)
 
     def _step_by_step(self, emb: Tensor, memory: Tensor, src_len: Tensor | None, state: DecoderState) -> tuple:
@@ -183,8 +174,8 @@ class InputFeedDecoder(nn.Module):
 
     @property
     def supports_search(self) -> bool:
-        """Whether :meth:`search` works: not without attention, and not with copying."""
-        return self.attn is not None and self.copy_attn is None and not self.reuses_attention
+        """Whether :meth:`search` works: not without attention."""
+        return self.attn is not None
 
     @torch.no_grad()
     def search(self, memory: Tensor, src_len: Tensor | None = None):

@@ -123,10 +123,8 @@ class Models:
         self.members, self.vocabs = [], None
         for path in paths:
             vocabs, model, model_opt = load_test_model(opt, gpu, model_path=path)
-            if model_opt.model_task != "seq2seq" or model_opt.copy_attn:
-                raise UserError(
-                    f"{path}: only sequence-to-sequence models without copy attention can be searched here."
-                )
+            if model_opt.model_task != "seq2seq":
+                raise UserError(f"{path}: only sequence-to-sequence models can be searched here.")
             check_vocabularies(self.vocabs, vocabs, path)
             self.members.append(model)
             self.vocabs = self.vocabs or vocabs
@@ -244,8 +242,6 @@ def load_ensemble(stock):
         for path in opt.models:
             loaded = onmt.model_builder.load_test_model(opt, device_id, model_path=path)
             first = first or loaded
-            if loaded[2].copy_attn:
-                raise UserError(f"{path} has copy attention (`copy_attn`), which cannot be in an ensemble (`models`).")
             check_vocabularies(first[0], loaded[0], path)
             members.append(loaded[1])
         return first[0], EnsembleModel(members, opt.avg_raw_probs), first[2]

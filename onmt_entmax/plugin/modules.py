@@ -107,31 +107,18 @@ def _attention(opt) -> GlobalAttention | None:
     return GlobalAttention(opt.dec_hid_size, opt.coverage_attn, opt.global_attention, alpha_of(opt, "global_attention"))
 
 
-def _copy_attention(opt) -> GlobalAttention | None:
-    if not opt.copy_attn:
-        return None
-    if opt.reuse_copy_attn:
-        if opt.global_attention in ("none", None):
-            raise invalid_setting("reuse_copy_attn", True, "It needs an attention (`global_attention`).")
-        return None
-    if opt.copy_attn_type in ("none", None):
-        raise invalid_setting("copy_attn_type", opt.copy_attn_type, "`copy_attn` needs an attention of its own.")
-    return GlobalAttention(opt.dec_hid_size, attn_type=opt.copy_attn_type, alpha=alpha_of(opt, "global_attention"))
-
-
 class StandardDecoder(_InOpenNMT, model.StandardDecoder):
-    """In place of ``StdRNNDecoder``; no coverage and no copy attention, as there."""
+    """In place of ``StdRNNDecoder``; no coverage, as there."""
 
     @classmethod
     def from_opt(cls, opt, embeddings: nn.Module) -> StandardDecoder:
         """Build the decoder from OpenNMT-py's model options, ``global_attention_alpha`` and its target embeddings.
 
         Raises:
-            UserError: alpha below 1; coverage or copy attention, which need input feeding.
+            UserError: alpha below 1; coverage, which needs input feeding.
         """
-        for name in ("coverage_attn", "copy_attn"):
-            if getattr(opt, name):
-                raise invalid_setting(name, getattr(opt, name), "It needs the input-feeding decoder (`input_feed: 1`).")
+        if opt.coverage_attn:
+            raise invalid_setting("coverage_attn", True, "It needs the input-feeding decoder (`input_feed: 1`).")
         embeddings.dropout = Dropout(embeddings.dropout.p)
         size = embeddings.embedding_size
         sizes = {"input_size": size, "hidden_size": opt.dec_hid_size, "num_layers": opt.dec_layers}
@@ -166,16 +153,13 @@ class InputFeedDecoder(_InOpenNMT, model.InputFeedDecoder):
         # in this order they draw the initial values that OpenNMT-py's draw
         rnn = StackedCells(cell, opt.dec_layers, size, opt.dec_hid_size, _dropout(opt))
         gate = _context_gate(opt, size)
-        attention = _attention(opt)
         decoder = cls(
             embeddings,
             rnn,
-            attention,
-            copy_attention=_copy_attention(opt),
+            _attention(opt),
             context_gate=gate,
             dropout=_dropout(opt),
             coverage=opt.coverage_attn,
-            reuse_attention=opt.copy_attn and opt.reuse_copy_attn,
         )
         decoder._dress(opt)
         return decoder

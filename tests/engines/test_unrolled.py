@@ -243,7 +243,7 @@ def test_the_default_is_unrolled(monkeypatch):
         raise AssertionError("ran step by step")
 
     monkeypatch.setattr(InputFeedDecoder, "step", refuse)
-    for changes in ({}, {"copy_attn": True}, {"coverage_attn": True}, {"dec_layers": 1}, {"global_attention": "dot"}):
+    for changes in ({}, {"coverage_attn": True}, {"dec_layers": 1}, {"global_attention": "dot"}):
         everything(build(InputFeedDecoder, **changes), Inputs(layers=changes.get("dec_layers", 2)))
 
 

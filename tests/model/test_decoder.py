@@ -24,9 +24,6 @@ CONFIGURATIONS = [
     {"context_gate": "source"},
     {"coverage_attn": True},
     {"coverage_attn": True, "global_attention": "mlp"},
-    {"copy_attn": True},
-    {"copy_attn": True, "reuse_copy_attn": True},
-    {"copy_attn": True, "copy_attn_type": "dot"},
     {"global_attention": "none"},
     {"brnn": False},
 ]
@@ -58,10 +55,9 @@ def test_standard_decoder_equals_stock(changes):
     assert_same(everything(ours, inputs), everything(stock, inputs))
 
 
-@pytest.mark.parametrize("option", ["coverage_attn", "copy_attn"])
-def test_standard_decoder_refuses_what_needs_input_feeding(option):
-    with pytest.raises(UserError, match=f"Invalid setting for `{option}`: True.*input_feed"):
-        build(StandardDecoder, **{option: True})
+def test_standard_decoder_refuses_what_needs_input_feeding():
+    with pytest.raises(UserError, match="Invalid setting for `coverage_attn`: True.*input_feed"):
+        build(StandardDecoder, coverage_attn=True)
 
 
 @pytest.mark.parametrize("gate", ["source", "target", "both"])
@@ -140,7 +136,6 @@ def test_alpha_comes_from_the_function_where_it_is_not_set():
     assert build(InputFeedDecoder, global_attention_function="sparsemax").attn.alpha == 2.0
     assert build(InputFeedDecoder, global_attention_function="entmax15").attn.alpha == 1.5
     assert build(InputFeedDecoder).attn.alpha == 1.0
-    assert build(InputFeedDecoder, global_attention_alpha=1.2, copy_attn=True).copy_attn.alpha == 1.2
 
 
 @pytest.mark.parametrize("attn_type", ["general", "dot", "mlp"])

@@ -264,7 +264,7 @@ def order_settings(opt: Namespace, stride: int, offset: int) -> dict:
     }
 
 
-def build_training_data(opt, transforms_cls, vocabs, copy, stride, offset, device_id, resumed: dict | None, log):
+def build_training_data(opt, transforms_cls, vocabs, stride, offset, device_id, resumed: dict | None, log):
     """Stock's ``build_dynamic_dataset_iter`` for training, going on from ``resumed`` where that is possible.
 
     Args:
@@ -282,7 +282,7 @@ def build_training_data(opt, transforms_cls, vocabs, copy, stride, offset, devic
         vocabs,
         opt,
         CorpusTask.TRAIN,
-        copy=copy,
+        copy=False,
         stride=stride,
         offset=offset,
         device=torch.device("cpu"),
@@ -325,7 +325,7 @@ def build_validation_data(opt: Namespace, transforms_cls, vocabs, device_id: int
     """Stock's validation data on the device, or None; without workers, as starting them takes longer than reading."""
     alone = copy.copy(opt)
     alone.num_workers = 0
-    data = build_dynamic_dataset_iter(alone, transforms_cls, vocabs, task=CorpusTask.VALID, copy=opt.copy_attn)
+    data = build_dynamic_dataset_iter(alone, transforms_cls, vocabs, task=CorpusTask.VALID)
     return data if data is None or device_id < 0 else OnDeviceDatasetIter(data, torch.device(device_id))
 
 

@@ -19,8 +19,7 @@ StockLossCompute = onmt.utils.loss.LossCompute
 class EntmaxLossCompute(StockLossCompute):
     """Computes the loss of the model's own alpha (Eq. 11; alpha 1 is cross-entropy) without keeping logits.
 
-    What stock supports on top of cross-entropy (copy attention, language-model priors) is left to stock; those
-    combinations with alpha above 1 are refused when options are read.
+    A language-model prior is left to stock; with alpha above 1 it is refused when options are read.
     """
 
     alpha = 1.0
@@ -35,7 +34,7 @@ class EntmaxLossCompute(StockLossCompute):
         compute = super().from_opts(stock_opt, model, vocab, train=train)
         compute.alpha = generator_alpha(model)
         compute.label_smoothing = opt.label_smoothing if train else 0.0
-        compute.fused = not (opt.copy_attn or opt.lm_prior_model)
+        compute.fused = not opt.lm_prior_model
         if hasattr(compute.criterion, "label_smoothing"):
             compute.criterion.label_smoothing = compute.label_smoothing
         return compute

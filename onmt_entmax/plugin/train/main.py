@@ -85,7 +85,6 @@ def train(opt: Namespace, device_id: int, found: Products) -> None:
         run_opt,
         transforms_cls,
         vocabs,
-        copy=opt.copy_attn,
         stride=shares,
         offset=rank() if shares > 1 else 0,
         device_id=device_id,

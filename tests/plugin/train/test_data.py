@@ -124,7 +124,7 @@ def build(opt, resumed=None, log=lambda line: None, pretend=True) -> TrainingDat
     transforms_cls = get_transforms_cls(opt._all_transform)
     vocabs = build_vocab(opt, get_specials(opt, transforms_cls))
     set_random_seed(7, False)
-    data = build_training_data(opt, transforms_cls, vocabs, False, 1, 0, -1, resumed, log)
+    data = build_training_data(opt, transforms_cls, vocabs, 1, 0, -1, resumed, log)
     if data.loader is not None and pretend:
         data.loader = Alternating(data.dataset)
     return data
