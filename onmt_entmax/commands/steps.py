@@ -40,8 +40,8 @@ def run(args: argparse.Namespace) -> int:
     """
     if (args.config is None) == (args.train is None):
         raise UserError("Give either `--config YAML` or `--train FILE ...`.")
-    if not args.epochs > 0:
-        raise invalid_setting("epochs", args.epochs, "It must be above 0.")
+    if not 0 < args.epochs < math.inf:
+        raise invalid_setting("epochs", args.epochs, "It must be above 0, and finite.")
     settings, files = dict(DEFAULTS), args.train
     if args.config is not None:
         files, found = read_config(args.config)
@@ -75,7 +75,15 @@ def read_config(path: Path) -> tuple[list[Path], dict[str, int]]:
         raise UserError(f"{path}: not YAML: {error}") from None
     data = content.get("data") if isinstance(content, dict) else None
     corpora = {name: corpus for name, corpus in data.items() if name != "valid"} if isinstance(data, dict) else {}
-    files = [Path(corpus["path_src"]) for corpus in corpora.values() if "path_src" in corpus]
+    files = []
+    for name, corpus in corpora.items():
+        if not isinstance(corpus, dict) or "path_src" not in corpus or corpus.get("weight", 1) == 0:
+            continue  # a weight of 0 leaves a corpus out
+        if not isinstance(corpus["path_src"], str):
+            raise invalid_setting(
+                "path_src", corpus["path_src"], f"It must name the file of corpus {name} (in {path})."
+            )
+        files.append(Path(corpus["path_src"]))
     if not files:
         raise UserError(f"{path}: `data` names no training corpus with a `path_src`.")
     if content.get("batch_type", "sents") != "sents":
@@ -83,10 +91,10 @@ def read_config(path: Path) -> tuple[list[Path], dict[str, int]]:
     settings = {}
     for name in DEFAULTS:
         value = content.get(name)
-        if isinstance(value, list):
+        if isinstance(value, list) and value:
             value = value[-1]
         if value is not None:
-            if not isinstance(value, int):
+            if not isinstance(value, int) or isinstance(value, bool):
                 raise invalid_setting(name, value, f"It must be a whole number (in {path}).")
             settings[name] = value
     return files, settings

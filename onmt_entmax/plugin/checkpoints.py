@@ -81,6 +81,8 @@ def load_checkpoint_with(stock, path: str):
     import torch
 
     file = Path(path)
+    if file.is_dir():
+        raise UserError(f"Cannot load {path}: it is a folder; a checkpoint is needed.")
     if not file.is_file():
         raise UserError(f"Cannot load {path}: there is no such file.")
     check_globals(file)

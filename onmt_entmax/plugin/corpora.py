@@ -7,9 +7,10 @@ from pathlib import Path
 
 from onmt.constants import CorpusName, CorpusTask, ModelTask
 from onmt.transforms import AVAILABLE_TRANSFORMS
+from onmt.utils.logging import logger
 
 from onmt_entmax.errors import UserError, invalid_setting
-from onmt_entmax.files import count_lines, read_lines, split_tokens
+from onmt_entmax.files import count_lines, iterate_lines, read_lines, split_tokens
 from onmt_entmax.plugin.entry_points import one_line_errors
 
 NOTHING_LEFT = "the transforms leave nothing of the line"
@@ -93,13 +94,13 @@ def check_file(path: str, info: str) -> None:
 
 
 class _Line(str):
-    """A line of text whose ``strip`` leaves tokens such as U+00A0 and U+2028 at its ends alone."""
+    """A line of text whose ``strip`` leaves tokens such as U+0009, U+00A0 and U+2028 at its ends alone."""
 
     def strip(self, characters: str | None = None) -> str:
-        """Strip what stock's corpora have around a line, and leave one blank between tokens; see ``str.strip``."""
+        """Strip the line's end, and leave one blank (U+0020) between tokens; see ``str.strip``."""
         if characters is not None:
             return super().strip(characters)
-        return " ".join(split_tokens(super().strip(" \t\r\n")))
+        return " ".join(split_tokens(self[:-2] if self.endswith("\r\n") else super().strip("\n")))
 
 
 def process_stream(stock):
@@ -217,14 +218,46 @@ def filter_too_long(stock):
 def process_bucket(stock):
     """Stock returns None for a bucket in which every line is blank, and its caller then iterates over it.
 
-    A blank target would be the token that is unknown: where there are targets to learn from, such lines are left out,
-    as stock leaves out those with a blank source.
+    Where there are targets to learn from, pairs with a blank side are left out before a transform could fill it (stock
+    means to, but takes a blank for a token), and those of which transforms leave one. :func:`log_blank_pairs` says how
+    many lines are blank.
     """
 
     def process(task, bucket, **kwargs):
-        examples = stock(task, bucket, **kwargs) or []
         if task == CorpusTask.INFER:
-            return examples
+            return stock(task, bucket, **kwargs) or []
+        filled = [
+            (example, *rest)
+            for example, *rest in bucket
+            if any(example["src"]) and (example["tgt"] is None or any(example["tgt"]))
+        ]
+        examples = stock(task, filled, **kwargs) or []
         return [example for example in examples if example["tgt"] is None or example["tgt"]["tgt"] != ""]
 
     return process
+
+
+def log_blank_pairs(data: dict[str, dict], level: str) -> None:
+    """Say of each corpus how many of its pairs are left out because a side is blank.
+
+    Args:
+        data: the option `data`: corpora by name.
+        level: the option `skip_empty_level`.
+
+    Raises:
+        UserError: the level is `error` and there is such a pair; or nothing but such pairs in the corpus `valid`.
+    """
+    for name, corpus in data.items():
+        if corpus.get("path_src") is None or corpus.get("path_tgt") is None:
+            continue
+        pairs, lines, blank = zip(iterate_lines(corpus["path_src"]), iterate_lines(corpus["path_tgt"])), 0, []
+        for lines, pair in enumerate(pairs, 1):
+            if not all(map(split_tokens, pair)):
+                blank.append(lines)
+        if name == "valid" and len(blank) == lines:
+            raise UserError(f"Corpus {name} has no line to validate on: {lines} lines, each blank on one side.")
+        if blank and level == "error":
+            raise UserError(f"Corpus {name}, line {blank[0]}: a blank side (`skip_empty_level` is error).")
+        if blank and level != "silent":
+            found = f"{len(blank)} pairs have" if len(blank) > 1 else "1 pair has"
+            logger.warning(f"Corpus {name}: {found} a blank side and will be left out (the first is line {blank[0]}).")

@@ -6,6 +6,7 @@ Our options never take part in abbreviations: an abbreviation that named one sto
 from __future__ import annotations
 
 import argparse
+import os
 from argparse import Namespace
 
 from onmt_entmax.engines.cpu.products import CHOICES
@@ -195,6 +196,22 @@ def _check_learned(opt: Namespace, alphas: dict[str, float | str]) -> None:
             )
     opt.learned_alpha_start = 1.5 if start is None else start
     opt.learned_alpha_rate = 1.0 if rate is None else rate
+
+
+def validate_vocabulary(opt: Namespace) -> None:
+    """Check what belongs to ``onmt_build_vocab`` before it counts anything; nothing is checked for ``onmt_train``.
+
+    Raises:
+        UserError: naming the option.
+    """
+    if not hasattr(opt, "num_threads"):
+        return
+    if opt.n_sample != -1 and opt.n_sample < 2:
+        raise invalid_setting("n_sample", opt.n_sample, "It must be -1 (all lines), or at least 2.")
+    for name in ("src_vocab", "tgt_vocab"):
+        path = getattr(opt, name)
+        if path and os.path.exists(path) and not opt.overwrite:
+            raise invalid_setting(name, path, "The file exists; `overwrite` replaces it.")
 
 
 def check_gpu(name: str, value: object) -> None:

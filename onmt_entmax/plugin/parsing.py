@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import sys
 from argparse import Namespace
 from collections.abc import Iterable
 
@@ -109,8 +110,26 @@ def error(stock):
     return one_line_errors(error)
 
 
+def _refuse_misspelt(parser, words: Iterable[str]) -> None:
+    """Refuse ``-outptu``, which argparse reads as ``-o utptu``.
+
+    Raises:
+        UserError: naming the option that is near.
+    """
+    names = _keys(parser)
+    for word in words:
+        name = word.lstrip("-").split("=", 1)[0]
+        if word[:1] != "-" or word[:2] == "--" or word[:2] not in parser._option_string_actions or len(name) < 2:
+            continue
+        near = difflib.get_close_matches(name, sorted(valid for valid in names if len(valid) > 2), n=1, cutoff=0.7)
+        if near and not any(valid.startswith(name) for valid in names):
+            raise UserError(f"Unknown option `{name}`. Did you mean `{near[0]}`?")
+
+
 def parse_known_args(stock):
     def parse_known_args(self, *args, **kwargs):
+        words = args[0] if args else kwargs.get("args")
+        _refuse_misspelt(self, sys.argv[1:] if words is None else words)
         for_training = getattr(self, "_onmt_entmax_trains", False)
         given, get_values = set(), self._get_values
 
@@ -143,3 +162,12 @@ def train_opts(stock):
                     parser._option_string_actions[name[1:]] = action
 
     return train_opts
+
+
+def data_prepare_opts(stock):
+    def data_prepare_opts(parser, build_vocab_only=False):
+        stock(parser, build_vocab_only=build_vocab_only)
+        if build_vocab_only:
+            parser._onmt_entmax_trains = True
+
+    return data_prepare_opts

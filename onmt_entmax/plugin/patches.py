@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from onmt_entmax.plugin import checkpoints, corpora, entry_points, heads, models, options, parsing, standins
+from onmt_entmax.plugin import checkpoints, corpora, entry_points, heads, models, options, parsing, releasing, standins
 from onmt_entmax.plugin.entry_points import one_line_errors
 from onmt_entmax.plugin.modules import (
     Encoder,
@@ -71,10 +71,13 @@ TABLE = (
         "adds `valid_loss`, `keep_best` and others",
     ),
     Patch("onmt.opts", "train_opts", parsing.train_opts, "marks the parser whose unknown keys are errors"),
+    Patch("onmt.opts", "data_prepare_opts", parsing.data_prepare_opts, "the same for `onmt_build_vocab`"),
     Patch(_PARSER, "parse_known_args", parsing.parse_known_args, "`onmt_train` ignores unknown keys in silence"),
     Patch(_PARSER, "error", parsing.error, "a mistake is one line with the nearest valid name, not 200 lines of usage"),
     Patch(_PARSER, "_get_option_tuples", options.get_option_tuples, "keeps stock's abbreviations unambiguous"),
-    Patch(_PARSER, "validate_prepare_opts", options.validating(lambda opt: None), "assertions become one line"),
+    Patch(
+        _PARSER, "validate_prepare_opts", options.validating(options.validate_vocabulary), "assertions become one line"
+    ),
     Patch(_PARSER, "validate_model_opts", options.validating(options.validate_model), "checks alphas"),
     Patch(
         _PARSER,
@@ -116,6 +119,9 @@ TABLE = (
     Patch("onmt.models.model_saver", "load_checkpoint", checkpoints.load_checkpoint, "one line for what can't load"),
     Patch("onmt.model_builder", "load_checkpoint", checkpoints.load_checkpoint, "the same, bound here too"),
     Patch("onmt.train_single", "load_checkpoint", checkpoints.load_checkpoint, "the same, bound here too"),
+    Patch("onmt.bin.average_models", "average_models", _instead(releasing.average_models), "averages what differs"),
+    Patch("onmt.bin.average_models", "main", _instead(releasing.average_main), "a bad checkpoint is a traceback"),
+    Patch("onmt.bin.release_model", "main", _instead(releasing.release_main), "keeps our state of training"),
     Patch("onmt.model_builder", "build_base_model", models.build_base_model, "alphas of output layer and heads"),
     Patch("onmt.model_builder", "build_model", models.build_model, "`param_init` re-initialises learned alphas"),
     Patch("onmt.models.model:BaseModel", "load_state_dict", models.load_state_dict, "shared parameters cannot load"),

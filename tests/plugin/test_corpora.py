@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from onmt.inputters import inputter, text_corpus
+from onmt.constants import CorpusTask
+from onmt.inputters import dynamic_iterator, inputter, text_corpus
 from onmt.inputters import text_utils as inputter_text
 
 from onmt_entmax.errors import UserError
-from onmt_entmax.plugin.corpora import check_parallel, count_lines, read_vocabulary
+from onmt_entmax.plugin.corpora import check_parallel, count_lines, log_blank_pairs, read_vocabulary
 
 
 def write(path, content: bytes):
@@ -84,12 +85,12 @@ def test_a_feature_separator_in_the_text_names_the_line(corpus, entmax_model):
         corpus.translate(entmax_model, ["a", "a b\uffe8c"])
 
 
-def test_unicode_blanks_at_the_ends_of_a_line_are_tokens(corpus, entmax_model):
+def test_tabs_and_unicode_blanks_are_tokens(corpus, entmax_model):
     path = corpus.folder / "attention.jsonl"
-    lines = ["\u2028 a \u00a0", "\u00a0", "a\r", " \t"]
+    lines = ["\u2028 a \u00a0", "\u00a0", "a\r", " ", " \t", "\ta b\tc"]
     corpus.translate(entmax_model, lines, "-attention", str(path))
     sources = [json.loads(line)["source"] for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
-    assert sources == [["\u2028", "a", "\u00a0"], ["\u00a0"], ["a"], []]  # as they were given
+    assert sources == [["\u2028", "a", "\u00a0"], ["\u00a0"], ["a"], [], ["\t"], ["\ta", "b\tc"]]  # as given
 
 
 def test_runs_of_blanks_separate_tokens(corpus, entmax_model):
@@ -128,3 +129,57 @@ def test_features_of_a_line(line, expected):
             text_corpus.parse_features(line, n_feats=1)
     else:
         assert text_corpus.parse_features(line, n_feats=1) == expected
+
+
+def blank_pairs(tmp_path) -> dict:
+    source, target = write(tmp_path / "s", b"a b\n\nc\n  \n\t\n"), write(tmp_path / "t", b"b\na\n \n\na\n")
+    return {"some": {"path_src": source, "path_tgt": target}, "one_side": {"path_src": source, "path_tgt": None}}
+
+
+def test_pairs_with_a_blank_side_are_counted(tmp_path, caplog):
+    # lines 2 (source), 3 (target) and 4 (both); the tab of line 5 is a token
+    log_blank_pairs(blank_pairs(tmp_path), "warning")
+    assert [record.getMessage() for record in caplog.records] == [
+        "Corpus some: 3 pairs have a blank side and will be left out (the first is line 2)."
+    ]
+
+
+def test_levels_of_blank_pairs(tmp_path, caplog):
+    log_blank_pairs(blank_pairs(tmp_path), "silent")
+    assert not caplog.records
+    with pytest.raises(UserError, match=r"Corpus some, line 2: a blank side \(`skip_empty_level` is error\)"):
+        log_blank_pairs(blank_pairs(tmp_path), "error")
+
+
+class Marks:
+    """A transform that puts a token in front, in blank lines too."""
+
+    def batch_apply(self, batch, **kwargs):
+        for example, _, _ in batch:
+            example["src"], example["tgt"] = ["<m>", *example["src"]], ["<m>", *example["tgt"]]
+        return batch
+
+
+@pytest.mark.parametrize("task", [CorpusTask.TRAIN, CorpusTask.VALID])
+def test_no_transform_fills_a_blank_side(task):
+    pairs = [("a", "b"), ("", "b"), ("a", ""), ("", "")]  # as stock splits blank lines: one empty token
+    bucket = [({"src": [source], "tgt": [target]}, Marks(), "some") for source, target in pairs]
+    assert [(one["src"]["src"], one["tgt"]["tgt"]) for one in dynamic_iterator.process(task, bucket)] == [
+        ("<m> a", "<m> b")
+    ]
+    assert dynamic_iterator.process(task, bucket[1:]) == []
+
+
+@pytest.mark.parametrize(("source", "message"), [([""], "has no line to train on"), ([], "is empty: .*no line")])
+def test_a_corpus_without_a_line_is_named(corpus, tmp_path, source, message):
+    data = {"hollow": {"path_src": write(tmp_path / "s", "\n".join([*source, ""]).encode()), "weight": 1}}
+    data["hollow"]["path_tgt"] = write(tmp_path / "t", "\n".join([*source, ""]).encode())
+    with pytest.raises(UserError, match=f"Corpus hollow {message}"):
+        corpus.train("never", "-data", json.dumps(data))
+
+
+def test_a_validation_corpus_without_a_line_trains(corpus, tmp_path):
+    data = json.loads(corpus.data())
+    data["valid"] = {"path_src": write(tmp_path / "s", b"\n"), "path_tgt": write(tmp_path / "t", b"\n")}
+    with pytest.raises(UserError, match="Corpus valid has no line to validate on"):
+        corpus.train("never", "-data", json.dumps(data))

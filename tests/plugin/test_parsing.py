@@ -39,6 +39,8 @@ def parse_translate(*words):
         (["-learning_rate", "x"], "Invalid setting for `learning_rate`: x. It must be a number."),
         (["-seed"], "Invalid setting for `seed`: expected one argument."),
         (["-sead", "1"], "Unknown option `sead` in the configuration or on the command line. Did you mean `seed`?"),
+        # argparse would take it for `-h` with a value
+        (["-hiden_size", "1"], "Unknown option `hiden_size`. Did you mean `hidden_size`?"),
         (["-batch_size", "3", "stray"], "What does 'stray' belong to? No option takes it."),
     ],
 )

@@ -14,6 +14,7 @@ from onmt.utils.logging import logger
 
 from onmt_entmax.errors import UserError
 from onmt_entmax.files import split_tokens
+from onmt_entmax.plugin.corpora import log_blank_pairs
 from onmt_entmax.plugin.train import position as random_state
 from onmt_entmax.unknown import UnknownTokens
 
@@ -46,6 +47,8 @@ def fit_to_corpora(
     if not lines:
         return
     small = min(lines, key=lines.__getitem__)
+    if lines[small] == 0:
+        raise UserError(f"Corpus {small} is empty: {opt.data[small]['path_src']} has no line.")
     if (processes - 1) * processes >= lines[small]:
         raise UserError(f"Corpus {small} has {lines[small]} lines, too few for {processes} processes (`world_size`).")
     wanted = opt.num_workers
@@ -74,7 +77,7 @@ def _readers(opt: Namespace, processes: int) -> int:
 
 
 def log_unknown_tokens(opt: Namespace, transforms_cls, vocabs, most: int = 1000) -> None:
-    """Log the share of unknown tokens in the first lines of the training and the validation text.
+    """Log blank lines, and the share of unknown tokens in the first lines of the training and the validation text.
 
     Args:
         opt: options.
@@ -82,6 +85,7 @@ def log_unknown_tokens(opt: Namespace, transforms_cls, vocabs, most: int = 1000)
         most: lines of each corpus that are looked at.
     """
     states = random_state.capture()
+    log_blank_pairs(opt.data, opt.skip_empty_level)
     for name, weight in corpus_weights(opt).items():
         if weight == 0:
             logger.warning(f"Corpus {name} is not used: its `weight` is 0.")

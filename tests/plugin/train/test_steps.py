@@ -47,6 +47,11 @@ def test_configuration(text, tmp_path, capsys):
         ("data: {a: {path_src: missing.src}}", "missing.src: no such file"),
         ("data: {a: {path_src: a.src}}\nbatch_size: 0", "`batch_size`: 0"),
         ("data: [", "not YAML"),
+        ("data: {a: {path_src: a.src}}\nbatch_size: true", "`batch_size`: True"),
+        ("data: {a: {path_src: a.src}}\naccum_count: []", "`accum_count`: []"),
+        ("data: {a: {path_src: }}", "`path_src`: None"),
+        ("data: {a: {path_src: a.src, weight: 0}}", "`data` names no training corpus"),
+        ("data: {a: text}", "`data` names no training corpus"),
     ],
 )
 def test_mistakes_in_the_configuration(tmp_path, monkeypatch, capsys, content, message):
@@ -61,5 +66,6 @@ def test_mistakes_in_the_configuration(tmp_path, monkeypatch, capsys, content, m
 def test_mistakes_on_the_command_line(text, capsys):
     for arguments in ([], ["--train", str(text), "--config", "x.yaml"], ["--train", str(text), "--epochs", "0"]):
         assert main(["steps", *arguments]) == 2
+    assert main(["steps", "--train", str(text), "--epochs", "inf"]) == 2
     assert main(["steps", "--train", str(text.parent)]) == 2
     assert "is a folder" in capsys.readouterr().err
