@@ -13,6 +13,7 @@ from onmt_entmax.cli import main
 from onmt_entmax.errors import UserError
 from onmt_entmax.files import read_json
 from onmt_entmax.plugin.head_measures import head_sums
+from onmt_entmax.plugin.heads import head_layers
 from tests.docs.test_formats import check
 
 LINES = ["a b c", "h g", "d e f a", "c"]
@@ -30,6 +31,12 @@ def checkpoint(corpus):
 @pytest.fixture(scope="module")
 def model(checkpoint):
     return onmt_entmax.load(checkpoint)
+
+
+def test_loading_keeps_kernels_away_that_know_softmax_only(model):
+    # although `load_test_model` builds with the default of `onmt_translate`, `scaled-dot-flash`
+    layers = [layer for found in head_layers(model._models.members[0]).values() for layer in found]
+    assert len(layers) == 6 and {(layer.self_attn_type, layer.flash2) for layer in layers} == {("scaled-dot", False)}
 
 
 def test_certificates_are_those_of_exact_search(model):
