@@ -44,7 +44,7 @@ setup(
     license="MIT",
     python_requires=">=3.9,<3.15",
     packages=find_packages(include=["onmt_entmax", "onmt_entmax.*"]),
-    package_data={"onmt_entmax.report": ["templates/*"]},
+    package_data={"onmt_entmax": ["py.typed"], "onmt_entmax.report": ["templates/*"]},
     classifiers=[
         "Operating System :: POSIX :: Linux",
         *(f"Programming Language :: Python :: 3.{minor}" for minor in range(9, 15)),
@@ -87,6 +87,9 @@ setup(
             "pytest-xdist",
             "hypothesis",
             "ruff",
+            "mypy",
+            "types-PyYAML",
+            "types-tabulate",
             "entmax==1.3",
             "pyonmttok>=1.37,<2; python_version<'3.13'",  # our stand-in is compared with it
         ],

@@ -62,7 +62,7 @@ def _extend(loader):
     loader.exec_module = exec_and_register
 
 
-def install():
+def install() -> None:
     """Put the finder first on ``sys.meta_path``, once."""
     if RegisteringFinder not in sys.meta_path:
         sys.meta_path.insert(0, RegisteringFinder)

@@ -214,7 +214,7 @@ class _RememberingFile(io.RawIOBase):
     def writable(self) -> bool:
         return True
 
-    def write(self, data) -> int:
+    def write(self, data: Any) -> int:
         if self.error is None:
             try:
                 self.file.write(data)
@@ -252,7 +252,7 @@ def write_lines(path: PathLike, lines: Iterable[str]) -> None:
             file.write((line + "\n").encode("utf-8"))
 
 
-def json_line(record: Mapping) -> str:
+def json_line(record: Mapping[str, Any]) -> str:
     """A record as one line of JSON, without the line break; no NaN, no infinity."""
     return json.dumps(record, ensure_ascii=False, allow_nan=False)
 

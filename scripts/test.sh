@@ -16,6 +16,7 @@ BIN=${ONMT_ENTMAX_VENV:-.venv}/bin
 if [ "$STACK" = modern ]; then
   "$BIN/ruff" check .
   "$BIN/ruff" format --check .
+  "$BIN/mypy" --no-error-summary
   NO_MKDOCS_2_WARNING=1 "$BIN/mkdocs" build --quiet --strict -f docs/mkdocs.yml
 fi
 # one process per core, a file's tests together because they share what is dear to make

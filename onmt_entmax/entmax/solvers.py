@@ -73,7 +73,7 @@ def _base(s: Tensor, epsilon: float, width: Tensor, out: Optional[Tensor]) -> tu
 def _power(log_base: Tensor, epsilon: float) -> Tensor:
     """The base to the power of 1 / epsilon from its logarithm, in place; zero where the base is at the floor."""
     limit = 1.5 * _floor(log_base.dtype, epsilon) ** (1 / epsilon)
-    return torch.nn.functional.threshold_(log_base.div_(epsilon).exp_(), limit, 0.0)
+    return torch.threshold_(log_base.div_(epsilon).exp_(), limit, 0.0)
 
 
 def _floor(dtype: torch.dtype, epsilon: float) -> float:

@@ -173,7 +173,8 @@ class _Stages:
     """
 
     def __init__(self, pipe) -> None:
-        self.pipe, self.reasons = pipe, {}
+        self.pipe = pipe
+        self.reasons: dict = {}
 
     def batch_apply(self, batch: list, **kwargs) -> list:
         """See stock's ``TransformPipe``."""

@@ -197,10 +197,10 @@ def _prune(root: _Node, max_leaves: int) -> tuple[set[int], int, int]:
     ranked = sorted(leaves, key=lambda leaf: (leaf.status != "finished", -leaf.log_prob))
     shown: set[int] = set()
     for leaf in ranked[:max_leaves]:
-        node: Optional[_Node] = leaf
-        while node is not None and id(node) not in shown:
-            shown.add(id(node))
-            node = parents.get(id(node))
+        up: Optional[_Node] = leaf
+        while up is not None and id(up) not in shown:
+            shown.add(id(up))
+            up = parents.get(id(up))
     rest = ranked[max_leaves:]
     finished = sum(leaf.status == "finished" for leaf in rest)
     return shown, finished, len(rest) - finished

@@ -12,6 +12,7 @@ import math
 from bisect import insort
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -172,7 +173,7 @@ class _Queues:
 
     def _take(self, queue: _Queue) -> list[tuple]:
         """The best prefixes of a queue that matter; close the queue where there are none."""
-        taken = []
+        taken: list[Any] = []
         while queue.heap and len(taken) < self.settings.beam_size:
             if -queue.heap[0][0] <= queue.bound or queue.expanded >= self.max_expansions:
                 break
@@ -223,7 +224,8 @@ class _Queues:
         return rows.tolist(), tokens.tolist(), scores[rows, tokens].tolist(), dropped
 
     def _queue_children(self, nodes, links, states, rows: Sequence[int], tokens, values) -> None:
-        eos, children = self.settings.eos, {}
+        eos = self.settings.eos
+        children: dict[Any, Any] = {}
         for row, token, value in zip(rows, tokens, values):
             index, node = nodes[row]
             queue = self.queues[index]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Callable
+from typing import Any, Callable
 
 import torch
 from torch import Tensor
@@ -199,7 +199,7 @@ class Sparsity:
 
 def step_records(
     result: ForcedResult, lookup: Callable[[int], str], target: Sequence[str], source: Sequence[str], unknown: int
-) -> list[dict]:
+) -> list[dict[str, Any]]:
     """The steps of a forced target, ready for JSON; see ``docs/formats.md``.
 
     Args:
@@ -211,9 +211,9 @@ def step_records(
     """
     records = []
     for index, step in enumerate(result.steps):
-        attention = step.attention
-        if attention is not None:
-            attention = [{"position": at, "token": source[at], "weight": weight} for at, weight in attention]
+        attention = None
+        if step.attention is not None:
+            attention = [{"position": at, "token": source[at], "weight": weight} for at, weight in step.attention]
         records.append(
             {
                 "token": target[index] if index < len(target) else lookup(step.token),
@@ -284,5 +284,5 @@ def _describe(
 
 def _result(steps: list[ForcedStep]) -> ForcedResult:
     impossible = next((index for index, step in enumerate(steps) if step.log_prob is None), None)
-    log_prob = None if impossible is not None else sum((step.log_prob for step in steps), 0.0)
+    log_prob = None if impossible is not None else sum((step.log_prob or 0.0 for step in steps), 0.0)
     return ForcedResult(steps, log_prob, impossible)

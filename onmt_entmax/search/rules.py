@@ -82,7 +82,7 @@ class Constraints:
                 if length < len(forced[sentence])
             ]
             if pairs:
-                rows, tokens = (list(part) for part in zip(*pairs))
+                rows, tokens = [row for row, _ in pairs], [token for _, token in pairs]
                 allowed[rows] = -math.inf
                 allowed[rows, tokens] = log_probs[rows, tokens]
         return allowed

@@ -12,6 +12,7 @@ import functools
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import llvmlite.binding
 import numba
@@ -24,7 +25,7 @@ from numba.extending import intrinsic
 GRAIN = 2048  # units times sentences that a thread should have, to be worth its start
 
 # The compiler may reorder and fuse sums and products; NaN and infinity keep their meaning.
-OPTIONS = {"fastmath": {"contract", "reassoc", "nsz", "arcp"}, "error_model": "numpy"}
+OPTIONS: dict[str, Any] = {"fastmath": {"contract", "reassoc", "nsz", "arcp"}, "error_model": "numpy"}
 
 _ENTRY_POINTS = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
 _parallel = types.ExternalFunction("GOMP_parallel", types.void(types.intp, types.intp, types.uint32, types.uint32))
@@ -77,13 +78,14 @@ def _tuple_at(context, address, kind):
     return found(types.intp, kind), generate
 
 
-def jit(function: Callable, signature=None) -> Callable:
+def jit(function: Callable, signature=None) -> Any:
     """Compile at the first call, or for the signature; cached on disk where a folder can be written to."""
     signatures = [] if signature is None else [signature]
+    njit: Any = numba.njit
     try:
-        return numba.njit(*signatures, cache=True, nogil=True, **OPTIONS)(function)
+        return njit(*signatures, cache=True, nogil=True, **OPTIONS)(function)
     except RuntimeError:  # no folder can be written to
-        return numba.njit(*signatures, nogil=True, **OPTIONS)(function)
+        return njit(*signatures, nogil=True, **OPTIONS)(function)
 
 
 @jit

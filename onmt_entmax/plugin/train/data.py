@@ -122,7 +122,8 @@ class PositionedDataset(DynamicDatasetIter):
 
     def _bucketing(self) -> Iterator[tuple[list, int]]:
         size = self.bucket_size_init if self.bucket_size_init > 0 else self.bucket_size
-        used, usable = 0, set()
+        used = 0
+        usable: set = set()
         position = self.positions.pop(self.worker, None)
         if position is not None:
             self.mixer.load_state_dict(position["mixture"])

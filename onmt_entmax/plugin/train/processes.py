@@ -201,7 +201,8 @@ _LEFT_ALONE = 75  # status of a process whose only fault is that another one has
 
 def _wait_for(processes: list, patience: float = 5.0) -> int:
     """Wait until all have ended, or some seconds longer than the first one that failed; the status that says most."""
-    running, failed = list(processes), []
+    running = list(processes)
+    failed: list = []
     while running:
         ended = wait([process.sentinel for process in running], patience if failed else None)
         if not ended:

@@ -60,7 +60,7 @@ def check_files(opt: Namespace) -> None:
     Raises:
         UserError: naming the options and the file.
     """
-    named = {}
+    named: dict = {}
     for name in ("src", "tgt", "output", "certificates", "attention", "log_file"):
         path = getattr(opt, name, None)
         if not isinstance(path, str) or path in ("", "-"):
@@ -160,7 +160,7 @@ def without_effect(opt: Namespace) -> list[str]:
     samples = opt.random_sampling_topk != 0 or opt.random_sampling_topp != 0
     takes_best = opt.random_sampling_topk == 1
     covers = opt.coverage_penalty != "none" and opt.beta != 0 and not samples
-    conditions = (  # option, value that does nothing, whether it has an effect, why not
+    conditions: tuple[tuple, ...] = (  # option, value that does nothing, whether it has an effect, why not
         ("max_expansions", MAX_EXPANSIONS, opt.search == "exact", "`search` is beam"),
         ("alpha", 1.0, opt.length_penalty != "none", "`length_penalty` is none"),
         ("coverage_penalty", "none", opt.beta != 0, "`beta` is 0"),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from onmt_entmax.errors import UserError, choices, invalid_setting
 from onmt_entmax.files import read_json, sha256
@@ -72,7 +73,7 @@ def evaluate(options: Options) -> dict:
     about = _about(options, golds)
     outcomes = _outcomes(options.predictions, golds, options)
     files = [path for path in (options.predictions, options.certificates, options.compare) if path is not None]
-    result = {
+    result: dict[str, Any] = {
         "languages": {gold.language: {"inputs": len(gold.rows)} for gold in golds},
         "n_best": options.n_best,
         "files": {str(path): sha256(path) for path in files if path.is_file()},
@@ -139,7 +140,8 @@ def _trust(
     golds: Sequence[Gold], outcomes: dict[str, list[Outcome]], certificates: dict[str, list[dict]], options: Options
 ) -> dict | None:
     """Over the pairs of all languages; of rows with the same pair the last one counts, as in its score."""
-    own, right = [], []
+    own: list = []
+    right: list = []
     for gold in golds:
         if gold.language in outcomes:
             own += {pair_of(row): one for row, one in zip(gold.rows, certificates[gold.language])}.values()

@@ -73,7 +73,7 @@ class References:
 
     def references(self, metric: str) -> list[str]:
         """The references in the form that a metric scores."""
-        return self.tokens if metric == "bleu_tok" else self.text
+        return self.text if self.tokens is None or metric != "bleu_tok" else self.tokens
 
     def __post_init__(self):
         language = self.manifest["direction"].split("-")[1]

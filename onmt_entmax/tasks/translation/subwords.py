@@ -236,7 +236,7 @@ def write_segmenters(folder: Path, settings: Settings, source: list[str], target
     codes = {name: learn_codes(count, settings.merges) for name, count in words.items()}
     for name, text in codes.items():
         write_text(folder / f"bpe{name}.codes", text)
-    segmenters = {}
+    segmenters: dict[str, Segmenter] = {}
     for side in ("src", "tgt"):
         text = codes.get("", codes.get(f".{side}"))
         segmenters[side] = Bpe(text, _frequent(Bpe(text), counts[side], settings.vocabulary_threshold))
