@@ -74,6 +74,7 @@ setup(
     extras_require={
         "workflow": ["snakemake>=8; python_version>='3.11'"],
         "japanese": ["mecab-python3", "ipadic"],
+        "gpu": ["triton>=3.0; sys_platform == 'linux'"],  # PyTorch's builds for CUDA bring it
         # what some of OpenNMT-py's transforms need, beside its tokenizer
         "transforms": [
             "fasttext-wheel; python_version<'3.13'",

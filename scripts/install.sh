@@ -11,6 +11,7 @@
 #   docs         MkDocs, for the documentation site
 #   workflow     Snakemake, for scripts/reproduce_*.sh
 #   japanese     MeCab, for the Japanese corpora
+#   gpu          Triton (290 MB), which PyTorch's builds for CUDA bring anyway
 # with commas or blanks between them (ONMT_ENTMAX_EXTRAS=transforms,test). ONMT_ENTMAX_PACKAGE is a wheel of onmt_entmax to
 # install in place of this folder.
 set -euo pipefail
@@ -31,7 +32,7 @@ case "$STACK" in
   stock) VERSIONS="3.9 3.10 3.11 3.12" ;;
   *) fail "Invalid setting for ONMT_ENTMAX_STACK: $STACK. Valid choices: modern, stock." ;;
 esac
-KNOWN="transforms test docs workflow japanese"
+KNOWN="transforms test docs workflow japanese gpu"
 set -f  # an asterisk is no file name here
 for extra in ${EXTRAS//,/ }; do
   case " $KNOWN " in
@@ -102,6 +103,7 @@ if wanted test; then MORE+=(pytest pytest-xdist hypothesis ruff mypy types-PyYAM
 if wanted test || wanted workflow; then MORE+=("snakemake>=8; python_version >= '3.11'"); fi
 if wanted docs; then MORE+=("mkdocs-material>=9.5" "mkdocstrings[python]>=0.26" "latex2mathml>=3.77"); fi
 if wanted japanese; then MORE+=(mecab-python3 ipadic); fi
+if wanted gpu; then MORE+=("triton>=3.0; sys_platform == 'linux'"); fi
 
 say "build tools"
 "${PIP[@]}" "setuptools>=64" wheel

@@ -56,8 +56,12 @@ def refusal(answer: tuple[int, str, str]) -> str:
     ("name", "value", "said"),
     [
         ("ONMT_ENTMAX_STACK", "old", "Valid choices: modern, stock."),
-        ("ONMT_ENTMAX_EXTRAS", "test, tests", ": tests. Valid choices: transforms, test, docs, workflow, japanese."),
-        ("ONMT_ENTMAX_EXTRAS", "*", ": *. Valid choices: transforms, test, docs, workflow, japanese."),
+        (
+            "ONMT_ENTMAX_EXTRAS",
+            "test, tests",
+            ": tests. Valid choices: transforms, test, docs, workflow, japanese, gpu.",
+        ),
+        ("ONMT_ENTMAX_EXTRAS", "*", ": *. Valid choices: transforms, test, docs, workflow, japanese, gpu."),
     ],
 )
 def test_wrong_settings(install, name, value, said):

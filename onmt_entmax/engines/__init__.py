@@ -8,10 +8,11 @@ dtype; each method of an engine returns None where it leaves the work to the ref
 | ``reference`` | everywhere | nothing: ``model`` computes everything, step by step |
 | ``unrolled`` | any device and dtype | all decoder steps in one autograd function; search steps share the memory |
 | ``cpu`` | float32 on a CPU, with numba | the same with compiled loops, and encoder layers |
+| ``gpu`` | float32 and half precision on a GPU, with triton | as ``unrolled``, and mappings are Triton kernels |
 
-The environment variable ``ONMT_ENTMAX_ENGINE`` says which: ``auto`` (unset means this) takes ``cpu`` where it can
-serve, else ``unrolled``; ``reference`` and ``cpu`` are taken at their word, and are an error where they cannot serve.
-An engine for GPUs is to follow here under the name ``gpu``.
+The environment variable ``ONMT_ENTMAX_ENGINE`` says which: ``auto`` (unset means this) takes ``cpu`` or ``gpu`` where
+they can serve, else ``unrolled``; the others are taken at their word, and are an error where they cannot serve. What
+computes mappings and losses is chosen in ``entmax.engine``, by the same names.
 """
 
 from __future__ import annotations
@@ -27,11 +28,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from onmt_entmax.entmax.engine import SETTINGS, VARIABLE, place, refusal, say_once, why_not_gpu  # noqa: F401
 from onmt_entmax.entmax.linear_loss import autocast_dtype
-from onmt_entmax.errors import choices, invalid_setting
-
-VARIABLE = "ONMT_ENTMAX_ENGINE"
-SETTINGS = ("auto", "reference", "cpu", "gpu")
+from onmt_entmax.errors import UserError, choices, invalid_setting
 
 logger = logging.getLogger("onmt.entmax")  # its lines go where OpenNMT-py's go
 
@@ -99,13 +98,11 @@ def setting() -> str:
     """The value of ``ONMT_ENTMAX_ENGINE``.
 
     Raises:
-        UserError: it is none of :data:`SETTINGS`, or names the engine that does not exist yet.
+        UserError: it is none of :data:`SETTINGS`.
     """
     wanted = os.environ.get(VARIABLE) or "auto"
     if wanted not in SETTINGS:
         raise invalid_setting(VARIABLE, wanted, choices(SETTINGS))
-    if wanted == "gpu":
-        raise invalid_setting(VARIABLE, wanted, "There is no engine for GPUs yet; `auto` takes what can serve there.")
     return wanted
 
 
@@ -131,17 +128,22 @@ def name(device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32)
 
 @functools.cache
 def _choice(wanted: str, device: str, dtype: torch.dtype) -> tuple[Engine, str]:
-    where = f"{str(dtype)[6:]} on {'a CPU' if device == 'cpu' else device}"
+    where = place(device, dtype)
     if wanted == "reference":
         engine, reason = REFERENCE, f"`{VARIABLE}` is reference"
     else:
-        missing = _why_not_cpu(device, dtype)
-        if wanted == "cpu" and missing:
-            raise invalid_setting(VARIABLE, wanted, f"It cannot compute {where}: {missing}.")
+        best = wanted if wanted != "auto" else "gpu" if device == "cuda" else "cpu"
+        missing = (why_not_gpu if best == "gpu" else _why_not_cpu)(device, dtype)
+        if wanted != "auto" and missing:
+            raise UserError(refusal(wanted, device, dtype, missing))
         if missing:
             from onmt_entmax.engines.unrolled import Unrolled
 
-            engine, reason = Unrolled(), f"{where}; `cpu` cannot serve there: {missing}"
+            engine, reason = Unrolled(), f"{where}; `{best}` cannot serve there: {missing}"
+        elif best == "gpu":
+            from onmt_entmax.engines.unrolled import Gpu
+
+            engine, reason = Gpu(), f"{where}, mappings by Triton"
         else:
             from onmt_entmax.engines.cpu import Cpu
 
@@ -175,9 +177,3 @@ def using(engine: Engine) -> Iterator[None]:
 def computing_dtype(x: Tensor) -> torch.dtype:
     """The dtype in which layers compute with ``x``: that of autocast where it is on, else its own."""
     return autocast_dtype(x.device.type) or x.dtype
-
-
-@functools.cache
-def say_once(message: str) -> None:
-    """Write a line into the log, the first time."""
-    logger.info(message)

@@ -56,11 +56,6 @@ class Plan(NamedTuple):
         return None if self.dropout is None else [self.ragged.blocks(flat) for flat in self.dropout.factors(dtype)]
 
 
-def attention_solver(scores: Tensor, alpha: float | Tensor) -> str:
-    """How to find the threshold of attention: on a GPU few kernels matter more than few operations."""
-    return "sort" if scores.is_cuda and isinstance(alpha, float) and alpha in (1.5, 2.0) else "auto"
-
-
 class UnrollOperations(torch.autograd.Function):
     """The steps by PyTorch's operations.
 
@@ -117,7 +112,7 @@ class UnrollOperations(torch.autograd.Function):
                 if hide is None
                 else torch.baddbmm(hide[:n].unsqueeze(1), query, keys_t[:n])
             )
-            row = entmax_forward(scores, plan.alpha, solver=attention_solver(scores, plan.alpha))  # (n, 1, S)
+            row = entmax_forward(scores, plan.alpha)  # (n, 1, S)
             row = row if not_empty is None else row * not_empty[:n].unsqueeze(1)
             probs[t, :n] = row.squeeze(1)
             result.copy_(torch.bmm(row, values[:n]).squeeze(1).t())

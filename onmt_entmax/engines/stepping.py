@@ -14,7 +14,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from onmt_entmax.engines.decoder import attention_solver
 from onmt_entmax.engines.lstm import cell_forward, tanh
 from onmt_entmax.engines.ragged import source_padding
 from onmt_entmax.entmax import entmax_forward
@@ -164,7 +163,7 @@ class GroupedSteps(NamedTuple):
         scores = scores.view(batch * width, -1)
         scores = scores if places is None else scores[places]  # (R, S)
         alpha = attention.alpha if attention.alpha is not None else attention.learned_alpha()
-        probs = entmax_forward(scores, alpha, solver=attention_solver(scores, alpha))
+        probs = entmax_forward(scores, alpha)
         if self.not_empty is not None:
             probs = probs * self.not_empty[sentences]
         context = torch.bmm(_side_by_side(probs, places, batch, width), self.values).view(batch * width, -1)

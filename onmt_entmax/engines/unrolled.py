@@ -80,6 +80,12 @@ class Unrolled(Engine):
         return dropout(x, p)
 
 
+class Gpu(Unrolled):
+    """The same; ``entmax/triton.py`` computes the mappings."""
+
+    name = "gpu"
+
+
 def why_by_steps(decoder) -> str | None:
     """Why this decoder can't be unrolled in one function, or None."""
     if any(type(cell) is nn.GRUCell for cell in decoder.rnn.layers):

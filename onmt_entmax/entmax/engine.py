@@ -1,13 +1,14 @@
 """Which code solves: the reference, for any device and dtype, or an engine, faster on one kind of device.
 
 The environment variable ``ONMT_ENTMAX_ENGINE`` names it: ``auto`` (the default: the engine made for the tensors, else
-the reference), ``reference`` (which also does without blocks of logits and shortcuts), or an engine, where tensors that
-it cannot serve are an error. Results are the same up to rounding. Inside torch.compile the reference is traced,
-whatever the variable says: the compiler makes it fast.
+the reference), ``reference`` (which also does without blocks of logits and shortcuts), or an engine, ``cpu`` or
+``gpu`` (Triton kernels), where tensors that it cannot serve are an error. Results are the same up to rounding. Inside
+torch.compile the reference is traced, whatever the variable says: the compiler makes it fast.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ import torch
 from torch import Tensor
 
 VARIABLE = "ONMT_ENTMAX_ENGINE"
+SETTINGS = ("auto", "reference", "cpu", "gpu")
+OLDEST_TRITON = (3, 0)
 
 
 class Engine(Protocol):
@@ -32,6 +35,9 @@ class Engine(Protocol):
     def entmax(self, scores: Tensor, alpha: Union[float, Tensor]) -> Optional[Tensor]:
         """Probabilities over the last dimension; a tensor alpha has shape ``(..., 1)``."""
 
+    def gradients(self, probs: Tensor, grad: Tensor, alpha: Union[float, Tensor]) -> Optional[tuple]:
+        """Gradients of scores and alpha (None for a number) from that of probabilities, over the last dimension."""
+
     def losses(
         self, scores: Tensor, target: Tensor, alpha: Union[float, Tensor], ignore_index: int, smoothing: float
     ) -> Optional[Tensor]:
@@ -43,10 +49,60 @@ class Engine(Protocol):
 
 @cache
 def engines() -> dict[str, Engine]:
-    """All engines, by name."""
+    """The engines that need no more than PyTorch, by name."""
     from onmt_entmax.entmax.cpu import Cpu  # here, as engines build on the reference, which asks for them
 
     return {"cpu": Cpu()}
+
+
+@cache
+def gpu() -> Engine:
+    """The engine for GPUs, where :func:`why_not_gpu` has nothing against it: it imports Triton."""
+    from onmt_entmax.entmax.triton import Gpu
+
+    return Gpu()
+
+
+@cache
+def why_no_triton() -> Optional[str]:
+    """Why Triton's kernels cannot be had, or None."""
+    try:
+        import triton
+    except ImportError:
+        return "triton is not installed (pip install triton)"
+    version = tuple(int(part) for part in triton.__version__.split(".")[:2])
+    if version < OLDEST_TRITON:
+        return f"triton {triton.__version__} is too old (it takes 3.0 or newer)"
+    return None
+
+
+def why_not_gpu(device: str, dtype: torch.dtype) -> Optional[str]:
+    """Why the engine for GPUs cannot serve tensors of this kind of device and dtype, or None."""
+    reason = why_no_triton() if device in ("cuda", "cpu") else "it serves GPUs only"
+    if reason is None:
+        from onmt_entmax.entmax.triton import DTYPES, INTERPRETED
+
+        if device == "cpu" and not INTERPRETED:
+            return "it serves GPUs only"
+        if dtype not in DTYPES:
+            return "it serves float32, bfloat16 and float16 only"
+    return reason
+
+
+def refusal(engine: str, device: str, dtype: torch.dtype, reason: str) -> str:
+    """The error where the environment names an engine that cannot serve."""
+    return f"Invalid setting for `{VARIABLE}`: {engine}. It cannot compute {place(device, dtype)}: {reason}."
+
+
+def place(device: str, dtype: torch.dtype) -> str:
+    """A device and a dtype in words: ``float32 on a CPU``."""
+    return f"{str(dtype)[6:]} on {'a CPU' if device == 'cpu' else device}"
+
+
+@cache
+def say_once(message: str) -> None:
+    """Write a line into the log, the first time."""
+    logging.getLogger("onmt.entmax").info(message)  # its lines go where OpenNMT-py's go
 
 
 _override: ContextVar[Union[str, Engine, None]] = ContextVar("engine", default=None)
@@ -71,9 +127,8 @@ def asked_engine() -> Union[str, Engine]:
     asked = _override.get()
     if asked is None:
         asked = os.environ.get(VARIABLE) or "auto"
-    if isinstance(asked, str) and asked not in ("auto", "reference") and asked not in engines():
-        valid = ", ".join(["auto", "reference", *engines()])
-        raise ValueError(f"Invalid setting for `{VARIABLE}`: {asked}. Valid choices: {valid}.")
+    if isinstance(asked, str) and asked not in SETTINGS:
+        raise ValueError(f"Invalid setting for `{VARIABLE}`: {asked}. Valid choices: {', '.join(SETTINGS)}.")
     return asked
 
 
@@ -86,16 +141,24 @@ def engine_for(x: Tensor) -> Optional[Engine]:
     if is_compiling():
         return None
     asked = asked_engine()
+    device = x.device.type
     if asked == "auto":
-        return next((engine for engine in engines().values() if engine.serves(x)), None)
+        if device == "cpu":
+            return engines()["cpu"]
+        reason = why_not_gpu(device, x.dtype)
+        if reason is not None and device == "cuda":
+            say_once(f"The reference computes entmax for {place(device, x.dtype)}: {reason}.")
+        return gpu() if reason is None else None
     if asked == "reference":
         return None
+    if asked == "gpu":
+        reason = why_not_gpu(device, x.dtype)
+        if reason is not None:
+            raise ValueError(refusal("gpu", device, x.dtype, reason))
+        return gpu()
     engine = engines()[asked] if isinstance(asked, str) else asked
     if not engine.serves(x):
-        raise ValueError(
-            f"Invalid setting for `{VARIABLE}`: {engine.name}. It cannot serve tensors on the device {x.device.type}; "
-            "choose auto or reference."
-        )
+        raise ValueError(refusal(engine.name, device, x.dtype, "it serves CPUs only"))
     return engine
 
 

@@ -13,7 +13,7 @@ nothing to read: there a NaN alpha, a tensor alpha below 1 or a slice of nothing
 from __future__ import annotations
 
 import math
-from typing import Union
+from typing import Optional, Union
 
 import torch
 from torch import Tensor
@@ -172,12 +172,21 @@ def entmax_backward(probs: Tensor, grad: Tensor, alpha: Alpha = 1.5, dim: int = 
     Returns:
         Shape and dtype of ``grad``; half precision is computed in float32.
     """
+    found = _engine_gradients(probs, grad, alpha, dim)
+    if found is not None:
+        return found[0]
     dtype = grad.dtype
     probs, grad = probs.to(working_dtype(probs.dtype)), grad.to(working_dtype(dtype))
     if not isinstance(alpha, Tensor) and alpha == 1 and probs.dtype == grad.dtype:
         return torch.ops.aten._softmax_backward_data(grad, probs, dim, grad.dtype).to(dtype)
     s = _jacobian_weights(probs, alpha)
     return torch.sub(grad, (s * grad).sum(dim, True).div_(s.sum(dim, True))).mul_(s).to(dtype)
+
+
+def _engine_gradients(probs: Tensor, grad: Tensor, alpha: Alpha, dim: int) -> Optional[tuple[Tensor, Optional[Tensor]]]:
+    """Gradients of scores and alpha by the engine, or None."""
+    engine = engine_for(probs) if dim in (-1, probs.dim() - 1) else None
+    return None if engine is None else engine.gradients(probs, grad, alpha)
 
 
 def _jacobian_weights(probs: Tensor, alpha: Alpha) -> Tensor:
@@ -238,6 +247,9 @@ class _Entmax(torch.autograd.Function):
     def backward(ctx, grad):
         probs, *tensors = ctx.saved_tensors
         alpha = tensors[0].to(probs.dtype) if tensors else ctx.alpha
+        found = _engine_gradients(probs, grad, alpha, ctx.dim)
+        if found is not None:
+            return found[0], None if found[1] is None else found[1].to(tensors[0].dtype), None, None
         grad_scores = entmax_backward(probs, grad, alpha, ctx.dim) if ctx.needs_input_grad[0] else None
         grad_alpha = None
         if ctx.needs_input_grad[1]:

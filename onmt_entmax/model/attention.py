@@ -11,7 +11,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from onmt_entmax.engines.decoder import attention_solver
 from onmt_entmax.engines.ragged import shortest_source
 from onmt_entmax.entmax import entmax
 
@@ -117,7 +116,7 @@ class GlobalAttention(nn.Module):
             return entmax(scores, self.learned_alpha(), dim=-1)
         if self.alpha == 1.0:
             return torch.softmax(scores, dim=-1)
-        return entmax(scores, self.alpha, dim=-1, solver=attention_solver(scores, self.alpha))
+        return entmax(scores, self.alpha, dim=-1)
 
     def keys(self, memory: Tensor) -> Tensor:
         """What of the memory ``(batch, src_len, dim)`` queries are compared with, the same for all steps."""

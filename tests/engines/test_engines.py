@@ -12,6 +12,7 @@ import torch
 from onmt_entmax import engines
 from onmt_entmax.engines.cpu import Cpu
 from onmt_entmax.engines.unrolled import Unrolled
+from onmt_entmax.entmax.engine import why_no_triton
 from onmt_entmax.errors import UserError
 
 
@@ -28,7 +29,25 @@ def no_numba(monkeypatch):
     monkeypatch.setitem(sys.modules, "numba", None)  # as if it were not installed
 
 
-def test_auto_takes_what_can_serve():
+@pytest.fixture
+def no_triton(monkeypatch):
+    monkeypatch.setitem(sys.modules, "triton", None)
+    why_no_triton.cache_clear()
+    yield
+    why_no_triton.cache_clear()
+
+
+def test_on_a_gpu_with_and_without_triton(monkeypatch, no_triton):
+    assert engines.describe("cuda") == (
+        "unrolled (float32 on cuda; `gpu` cannot serve there: triton is not installed (pip install triton))"
+    )
+    engines._choice.cache_clear()
+    monkeypatch.setattr(engines, "why_not_gpu", lambda device, dtype: None)
+    assert engines.describe("cuda") == "gpu (float32 on cuda, mappings by Triton)"
+    assert engines.name("cpu") == "cpu"
+
+
+def test_auto_takes_what_can_serve(no_triton):
     assert engines.name() == engines.name("cpu", torch.float32) == "cpu"
     for device, dtype in (("cpu", torch.float64), ("cpu", torch.bfloat16), ("cuda", torch.float32)):
         assert engines.name(device, dtype) == "unrolled"
@@ -71,9 +90,13 @@ def test_a_named_engine_without_numba_is_an_error(monkeypatch, no_numba):
 
 
 @pytest.mark.parametrize(
-    "value, rule", [("fast", "Valid choices: auto, reference, cpu, gpu"), ("gpu", "There is no engine for GPUs yet")]
+    "value, rule",
+    [
+        ("fast", "Valid choices: auto, reference, cpu, gpu"),
+        ("gpu", "It cannot compute float32 on a CPU: triton is not"),
+    ],
 )
-def test_other_words_are_refused(monkeypatch, value, rule):
+def test_other_words_are_refused(monkeypatch, no_triton, value, rule):
     monkeypatch.setenv(engines.VARIABLE, value)
     with pytest.raises(UserError, match=rf"Invalid setting for `ONMT_ENTMAX_ENGINE`: {value}\. {rule}"):
         engines.name()

@@ -1,0 +1,96 @@
+"""Triton's kernels in a process of their own, where its interpreter runs them on a CPU; and life without triton."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from onmt_entmax.entmax import engine, entmax
+
+WORDS = "Invalid setting for `ONMT_ENTMAX_ENGINE`: gpu. It cannot compute float32 on "
+
+
+@pytest.fixture(autouse=True)
+def nothing_known_yet():
+    engine.why_no_triton.cache_clear()
+    yield
+    engine.why_no_triton.cache_clear()
+
+
+needs_triton = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="needs triton (pip install triton)"
+)
+
+# Compiles for sm_80 and sm_90 without a device: what the interpreter runs, the compiler may refuse.
+COMPILE = """
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from onmt_entmax.entmax import triton as kernels
+
+def compiled(kernel, target, types, constants):
+    types.update({name: "constexpr" for name in constants})
+    source = ASTSource(kernel, signature=types, constexprs=constants)
+    return triton.compile(source, target=GPUTarget("cuda", target, 32), options={"num_warps": 1}).asm["cubin"]
+
+forward = {"scores": "*bf16", "alphas": "*fp32", "probs": "*bf16", "d": "i32", "alpha": "fp32"}
+names = ("probs", "grads", "alphas", "d_scores", "d_alphas")
+backward = {**{name: "*fp32" for name in names}, "d": "i32", "alpha": "fp32"}
+for target, kind, double in ((80, 0, True), (90, 3, False)):
+    assert compiled(kernels._forward, target, dict(forward), {"kind": kind, "double": double, "block": 64})
+    assert compiled(kernels._backward, target, dict(backward), {"kind": kind, "block": 64})
+"""
+
+
+@needs_triton
+def test_kernels_compile_for_gpus(tmp_path):
+    env = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-W", "ignore", "-c", COMPILE]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@needs_triton
+def test_kernels_under_the_interpreter():
+    env = {**os.environ, "TRITON_INTERPRET": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    file = Path(__file__).with_name("triton_kernels.py")
+    done = subprocess.run([*command, str(file)], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+
+
+def too_old():
+    module = ModuleType("triton")
+    module.__version__ = "2.3.1"
+    return module
+
+
+@pytest.mark.parametrize(
+    "module, reason",
+    [
+        (None, "triton is not installed (pip install triton)"),
+        (too_old(), "triton 2.3.1 is too old (it takes 3.0 or newer)"),
+    ],
+)
+def test_without_triton(monkeypatch, module, reason):
+    """None in sys.modules is as if it were not installed."""
+    monkeypatch.setitem(sys.modules, "triton", module)
+    assert engine.why_not_gpu("cuda", torch.float32) == reason
+    monkeypatch.setenv(engine.VARIABLE, "gpu")
+    with pytest.raises(ValueError) as error:
+        entmax(torch.zeros(2, 3), 1.5)
+    assert str(error.value) == f"{WORDS}a CPU: {reason}."
+
+
+def test_other_devices_are_refused(monkeypatch):
+    monkeypatch.setenv(engine.VARIABLE, "gpu")
+    with pytest.raises(ValueError) as error:
+        entmax(torch.zeros(2, 3, device="meta"), 1.5)
+    assert str(error.value) == f"{WORDS}meta: it serves GPUs only."
