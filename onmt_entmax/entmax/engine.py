@@ -78,15 +78,12 @@ def why_no_triton() -> Optional[str]:
 
 def why_not_gpu(device: str, dtype: torch.dtype) -> Optional[str]:
     """Why the engine for GPUs cannot serve tensors of this kind of device and dtype, or None."""
-    reason = why_no_triton() if device in ("cuda", "cpu") else "it serves GPUs only"
-    if reason is None:
-        from onmt_entmax.entmax.triton import DTYPES, INTERPRETED
-
-        if device == "cpu" and not INTERPRETED:
-            return "it serves GPUs only"
-        if dtype not in DTYPES:
-            return "it serves float32, bfloat16 and float16 only"
-    return reason
+    interpreted = device == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
+    if device != "cuda" and not interpreted:
+        return "it serves GPUs only"
+    if dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        return "it serves float32, bfloat16 and float16 only"
+    return why_no_triton()
 
 
 def refusal(engine: str, device: str, dtype: torch.dtype, reason: str) -> str:

@@ -84,13 +84,16 @@ def test_without_triton(monkeypatch, module, reason):
     monkeypatch.setitem(sys.modules, "triton", module)
     assert engine.why_not_gpu("cuda", torch.float32) == reason
     monkeypatch.setenv(engine.VARIABLE, "gpu")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
     with pytest.raises(ValueError) as error:
         entmax(torch.zeros(2, 3), 1.5)
     assert str(error.value) == f"{WORDS}a CPU: {reason}."
 
 
-def test_other_devices_are_refused(monkeypatch):
+@pytest.mark.parametrize("device, words", [("meta", "meta"), ("cpu", "a CPU")])
+def test_other_devices_are_refused(monkeypatch, device, words):
     monkeypatch.setenv(engine.VARIABLE, "gpu")
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(ValueError) as error:
-        entmax(torch.zeros(2, 3, device="meta"), 1.5)
-    assert str(error.value) == f"{WORDS}meta: it serves GPUs only."
+        entmax(torch.zeros(2, 3, device=device), 1.5)
+    assert str(error.value) == f"{WORDS}{words}: it serves GPUs only."
