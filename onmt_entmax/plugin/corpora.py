@@ -59,7 +59,12 @@ def read_vocabulary(path: str, min_count: int) -> list[str]:
 
 def validate_data(stock):
     def validate_data(cls, opt):
-        stock.__func__(cls, opt)
+        try:
+            stock.__func__(cls, opt)
+        except (AttributeError, TypeError) as error:
+            raise invalid_setting("data", opt.data, "It must map names of corpora to their settings.") from error
+        if not set(opt.data) - {"valid"}:
+            raise invalid_setting("data", opt.data, "It has no corpus to train on.")
         for name, corpus in opt.data.items():
             if corpus.get("path_src") is not None:
                 check_parallel(corpus["path_src"], corpus.get("path_tgt"), name)

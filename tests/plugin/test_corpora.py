@@ -183,3 +183,15 @@ def test_a_validation_corpus_without_a_line_trains(corpus, tmp_path):
     data["valid"] = {"path_src": write(tmp_path / "s", b"\n"), "path_tgt": write(tmp_path / "t", b"\n")}
     with pytest.raises(UserError, match="Corpus valid has no line to validate on"):
         corpus.train("never", "-data", json.dumps(data))
+
+
+@pytest.mark.parametrize("data", ["{}", "text", "[a]", "{a: text}", '{"valid": {"path_src": "x", "path_tgt": "x"}}'])
+def test_data_without_a_corpus_is_refused(corpus, data):
+    with pytest.raises(UserError, match=r"`data`|Cannot read x"):
+        corpus.train("never", "-data", data)
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_filter_that_leaves_nothing_ends_the_run(corpus, workers):
+    with pytest.raises(UserError, match=r"Corpus corpus_1 has no line to train on.*`transforms` \(filtertoolong\)"):
+        corpus.train("never", "-transforms", "filtertoolong", "-src_seq_length", "0", "-num_workers", workers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from argparse import Namespace
 
 from onmt_entmax.errors import UserError, invalid_setting
@@ -98,5 +99,17 @@ def validate_training(opt: Namespace) -> None:
     take_over(opt)
     for name in ("learning_rate", "batch_size", "report_every"):
         value = getattr(opt, name)
-        if not value > 0:
-            raise invalid_setting(name, value, "It must be above 0.")
+        if not 0 < value < math.inf:
+            raise invalid_setting(name, value, "It must be above 0, and finite.")
+    for name in ("dropout", "attention_dropout"):
+        for value in getattr(opt, name):
+            if not 0 <= value < 1:
+                raise invalid_setting(name, value, "It must be at least 0 and below 1.")
+    for value in opt.accum_count:
+        if value < 1:
+            raise invalid_setting("accum_count", value, "It must be at least 1.")
+    for name, least in (("bucket_size", 1), ("num_workers", 0), ("max_grad_norm", 0)):
+        if getattr(opt, name) < least:
+            raise invalid_setting(name, getattr(opt, name), f"It must be at least {least}.")
+    if opt.train_steps < 0:
+        raise invalid_setting("train_steps", opt.train_steps, "It must be above 0, or 0 for no end.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from argparse import Namespace
 
@@ -91,6 +92,11 @@ def validate_translate(opt: Namespace) -> None:
     for name in ("max_expansions", "batch_size"):
         if getattr(opt, name) < 1:
             raise invalid_setting(name, getattr(opt, name), "It must be at least 1.")
+    for name in ("alpha", "beta", "max_length_ratio", "random_sampling_temp"):
+        value = getattr(opt, name)
+        if not math.isfinite(value) or (value < 0 and name == "max_length_ratio"):
+            rule = "It must be a finite number" + (" of at least 0; 0 is no such limit." if "ratio" in name else ".")
+            raise invalid_setting(name, value, rule)
     if opt.ratio < 0:
         raise invalid_setting("ratio", opt.ratio, "It must be at least 0; 0 is no such rule.")
     _refuse_what_does_nothing(opt)

@@ -193,6 +193,11 @@ def test_half_written_checkpoint_of_a_killed_run_is_removed(folder):
             {"early_stopping": 3, "early_stopping_criteria": "[ppl, perplexity]"},
             "`early_stopping_criteria`: perplexity. `generator_alpha` is 1.5",
         ),
+        ({"learning_rate": ".inf"}, "`learning_rate`: inf. It must be above 0, and finite"),
+        ({"dropout": "[2]"}, "`dropout`: 2.0"),
+        ({"accum_count": "[0]"}, "`accum_count`: 0"),
+        ({"bucket_size": 0}, "`bucket_size`: 0"),  # was read without end
+        ({"num_workers": -1}, "`num_workers`: -1"),
     ],
 )
 def test_mistakes_are_named(folder, changes, message):
@@ -200,6 +205,11 @@ def test_mistakes_are_named(folder, changes, message):
     with pytest.raises(UserError) as caught:
         train(yaml, folder / "m", 2)
     assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_steps_are_not_negative(folder):
+    with pytest.raises(UserError, match="`train_steps`: -3. It must be above 0, or 0 for no end"):
+        train(config(folder), folder / "m", -3)
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(folder):
