@@ -107,4 +107,4 @@ def test_mistakes_end_with_one_line_and_status_2(run, tmp_path):
     bad.write_bytes(b"a b\n\xff\n")
     done = call("onmt_translate", "-model", run / "model_step_10.pt", "-src", bad, "-output", tmp_path / "out")
     assert done.returncode == 2
-    assert "bad.src, line 2: invalid UTF-8" in done.stderr.strip().split("\n")[-1]
+    assert "bad.src, line 2: not valid UTF-8" in done.stderr.strip().split("\n")[-1]
