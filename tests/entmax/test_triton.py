@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -24,9 +23,7 @@ def nothing_known_yet():
     engine.why_no_triton.cache_clear()
 
 
-needs_triton = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="needs triton (pip install triton)"
-)
+needs_triton = pytest.mark.skipif(engine.why_no_triton() is not None, reason=str(engine.why_no_triton()))
 
 # Compiles for sm_80 and sm_90 without a device: what the interpreter runs, the compiler may refuse.
 COMPILE = """
