@@ -16,7 +16,7 @@ def setting():
 def rounds(monkeypatch):
     """A machine on which oneDNN rounds to bfloat16, as processors with AMX do."""
     module._choice.cache_clear()
-    monkeypatch.setattr(module, "_processor", lambda: module._Processor("AuthenticAMD", frozenset({"avx512f"})))
+    monkeypatch.setattr(module, "_processor", lambda: module._Processor("AuthenticAMD", 26, frozenset({"avx512f"})))
     monkeypatch.setattr(module, "largest_error", lambda: 1e-4)
     yield
     module._choice.cache_clear()
@@ -64,10 +64,18 @@ def test_restored_after_an_error(rounds):
     assert setting() == before
 
 
-@pytest.mark.parametrize("vendor, flags", [("GenuineIntel", {"avx512f"}), ("AuthenticAMD", {"avx2"}), ("", set())])
-def test_other_processors_stay_with_pytorch(monkeypatch, vendor, flags):
+@pytest.mark.parametrize(
+    "vendor, family, flags",
+    [
+        ("GenuineIntel", 6, {"avx512f"}),
+        ("AuthenticAMD", 25, {"avx512f"}),
+        ("AuthenticAMD", 26, {"avx2"}),
+        ("", 0, set()),
+    ],
+)
+def test_other_processors_stay_with_pytorch(monkeypatch, vendor, family, flags):
     module._choice.cache_clear()
-    monkeypatch.setattr(module, "_processor", lambda: module._Processor(vendor, frozenset(flags)))
+    monkeypatch.setattr(module, "_processor", lambda: module._Processor(vendor, family, frozenset(flags)))
     assert choose("auto").library == "PyTorch"
     module._choice.cache_clear()
 

@@ -1,6 +1,6 @@
 """Who multiplies float32 matrices on a CPU: MKL, PyTorch's choice, or oneDNN where that is as accurate and faster.
 
-MKL takes a slow path on AMD processors. PyTorch asks oneDNN instead where float32 products are allowed to round their
+MKL takes a slow path on new AMD processors. PyTorch asks oneDNN instead where float32 products are allowed to round their
 operands to bfloat16; whether they do is up to oneDNN: with AVX-512 and without AMX it computes in float32 all the same.
 Nothing here takes the time, so that two runs on one machine compute alike.
 """
@@ -8,7 +8,6 @@ Nothing here takes the time, so that two runs on one machine compute alike.
 from __future__ import annotations
 
 import functools
-import platform
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +22,9 @@ from onmt_entmax.errors import choices, invalid_setting
 CHOICES = ("auto", "fp32", "bf16")  # of the option `matmul_precision`
 # Largest error of a product, as a share of the product of absolute values: float32 has some 5e-7, bfloat16 1e-4.
 TOLERANCE = 2.0**-18
+# The first family of AMD's that computes 512 bits at once (Zen 5). MKL computes 256 on all of them, which is all that
+# the one before it can: there training with two threads gained nothing.
+FULL_WIDTH = 26
 SHAPES = ((1, 300, 40), (64, 600, 600), (1200, 900, 64), (257, 129, 33))  # rows, inner, columns
 
 
@@ -100,8 +102,9 @@ def _choice(wanted: str, engine: str) -> Products:
     if not torch.backends.mkldnn.is_available():
         return Products("PyTorch", "fp32", "this PyTorch is built without oneDNN")
     processor = _processor()
-    if wanted == "auto" and (processor.vendor != "AuthenticAMD" or "avx512f" not in processor.flags):
-        return Products("PyTorch", "fp32", "oneDNN is known to be faster on AMD processors with AVX-512 only")
+    fits = processor.vendor == "AuthenticAMD" and processor.family >= FULL_WIDTH and "avx512f" in processor.flags
+    if wanted == "auto" and not fits:
+        return Products("PyTorch", "fp32", "oneDNN is known to be faster on AMD processors of family 26 and newer only")
     before = _precision()
     _set(_ROUNDING)
     try:
@@ -131,6 +134,7 @@ def largest_error() -> float:
 
 class _Processor(NamedTuple):
     vendor: str
+    family: int
     flags: frozenset[str]
 
 
@@ -138,9 +142,12 @@ def _processor() -> _Processor:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split("\n\n")[0].split("\n")
     except OSError:
-        return _Processor("AuthenticAMD" if "AuthenticAMD" in platform.processor() else "", frozenset())
+        return _Processor("", 0, frozenset())
     fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    return _Processor(fields.get("vendor_id", ""), frozenset(fields.get("flags", "").split()))
+    family = fields.get("cpu family", "")
+    return _Processor(
+        fields.get("vendor_id", ""), int(family) if family.isdigit() else 0, frozenset(fields.get("flags", "").split())
+    )
 
 
 def _precision() -> str:
