@@ -1,8 +1,8 @@
 """Who multiplies float32 matrices on a CPU: MKL, PyTorch's choice, or oneDNN where that is as accurate and faster.
 
-MKL takes a slow path on new AMD processors. PyTorch asks oneDNN instead where float32 products are allowed to round their
-operands to bfloat16; whether they do is up to oneDNN: with AVX-512 and without AMX it computes in float32 all the same.
-Nothing here takes the time, so that two runs on one machine compute alike.
+MKL takes a slow path on new AMD processors. PyTorch asks oneDNN instead where float32 products are allowed to round
+their operands to bfloat16; whether they do is up to oneDNN: with AVX-512 and without AMX it computes in float32 all the
+same. Nothing here takes the time, so that two runs on one machine compute alike.
 """
 
 from __future__ import annotations
