@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from onmt_entmax.commands import shared
+from onmt_entmax.errors import invalid_setting
 from onmt_entmax.files import BLANK_LINE
 
 
@@ -23,8 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_text_argument(parser, "src", "the inputs")
     shared.add_text_argument(parser, "tgt", "the targets to force")
     parser.add_argument("--complete", metavar="TOKENS", help="complete this prefix of every output instead of a target")
-    parser.add_argument("--beam-size", type=int, default=5, help="completions per input (default: %(default)s)")
-    parser.add_argument("--max-length", type=int, default=250, help="of a completion (default: %(default)s)")
+    parser.add_argument("--beam-size", type=int, help="completions per input (default: 5)")
+    parser.add_argument("--max-length", type=int, help="of a completion (default: 250)")
     parser.add_argument("--max-support", type=int, default=50, help="tokens listed per step (default: %(default)s)")
     parser.add_argument("--output", metavar="FILE", help="JSON lines (default: standard output)")
 
@@ -32,9 +33,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Force or complete every line and write one JSON object for each, blank ones included."""
     sources = shared.required_lines(args, "src")
+    _refuse_unused(args)
     make = _forced if args.complete is None else _completed
     shared.write_records(args.output, make(args, sources))
     return 0
+
+
+def _refuse_unused(args: argparse.Namespace) -> None:
+    """Name the options of the other way of working: targets with a prefix, settings of a search without one."""
+    if args.complete is not None:
+        for name in ("tgt", "tgt_text"):
+            if getattr(args, name) is not None:
+                raise invalid_setting(name, getattr(args, name), "`complete` searches; leave one of the two out.")
+        return
+    for name in ("beam_size", "max_length"):
+        if getattr(args, name) is not None:
+            raise invalid_setting(name, getattr(args, name), "It is for `complete`; given targets are not searched.")
 
 
 def _forced(args: argparse.Namespace, sources: list[str]) -> Iterator[dict[str, Any]]:
@@ -54,8 +68,9 @@ def _forced(args: argparse.Namespace, sources: list[str]) -> Iterator[dict[str, 
 
 
 def _completed(args: argparse.Namespace, sources: list[str]) -> Iterator[dict[str, Any]]:
-    settings = {"max_length": args.max_length, "max_support": args.max_support, "batch_size": args.batch_size}
-    for one in shared.load_model(args).complete(sources, args.complete, args.beam_size, **settings):
+    settings = {name: getattr(args, name) for name in ("beam_size", "max_length", "max_support", "batch_size")}
+    given = {name: value for name, value in settings.items() if value is not None}
+    for one in shared.load_model(args).complete(sources, args.complete, **given):
         yield {
             **one.certificate,
             "prefix": one.prefix,

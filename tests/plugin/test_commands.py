@@ -95,3 +95,17 @@ def test_missing_text_is_one_line(entmax_model, words, message, capsys):
     assert main(["force", "--model", str(entmax_model), *words]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words, setting",
+    [
+        (("--complete", "x", "--tgt-text", "x"), "`tgt_text`: x"),
+        (("--tgt-text", "x", "--beam-size", "2"), "`beam_size`: 2"),
+        (("--tgt-text", "x", "--max-length", "9"), "`max_length`: 9"),
+    ],
+)
+def test_options_of_the_other_way_of_working_are_refused(entmax_model, capsys, words, setting):
+    assert main(["force", "--model", str(entmax_model), "--src-text", "a", *words]) == 2
+    error = capsys.readouterr().err
+    assert f"Invalid setting for {setting}. " in error and error.count("\n") == 1
