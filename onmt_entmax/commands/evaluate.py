@@ -9,18 +9,18 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from onmt_entmax.commands import shared
 from onmt_entmax.files import write_json
 from onmt_entmax.tasks.translation.text import RAW_TOKENIZERS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add one sub-parser per task."""
-    tasks = parser.add_subparsers(dest="task", metavar="TASK", required=True)
-    for name, what, add in (
-        ("inflection", "accuracy and edit distance per language", _inflection_arguments),
-        ("translation", "BLEU, tokenised and detokenised", _translation_arguments),
-    ):
-        add(tasks.add_parser(name, help=what, description=what, allow_abbrev=False))
+    shared.add_tasks(
+        parser,
+        inflection=("accuracy and edit distance per language", _inflection_arguments),
+        translation=("BLEU, tokenised and detokenised", _translation_arguments),
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -23,16 +23,12 @@ WORDS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``onmt_entmax heads``."""
-    shared.add_model_arguments(parser)
-    shared.add_text_argument(parser, "src", "the inputs")
-    shared.add_text_argument(parser, "tgt", "the gold targets")
-    parser.add_argument("--output", metavar="FILE", help="also write the numbers as JSON")
+    shared.add_forced_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print (and write) one row for each head."""
-    sources, targets = shared.required_lines(args, "src"), shared.required_lines(args, "tgt")
-    shared.check_counts(sources, targets)
+    sources, targets = shared.required_pairs(args)
     model = shared.load_model(args)
     heads = model.heads(sources, targets, args.batch_size)
     source = args.src.name if args.src else "text"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from onmt_entmax.commands import shared
 from onmt_entmax.tasks.inflection.format import SETTINGS
 from onmt_entmax.tasks.translation.readers import CORPORA
 from onmt_entmax.tasks.translation.settings import SUBWORDS, Settings
@@ -18,12 +19,11 @@ from onmt_entmax.tasks.translation.text import DICTIONARIES
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add one sub-parser per task."""
-    tasks = parser.add_subparsers(dest="task", metavar="TASK", required=True)
-    for name, what, add in (
-        ("inflection", "SIGMORPHON files: lemma, form, tags", _inflection_arguments),
-        ("translation", "parallel text: IWSLT, KFTT, WMT, your own", _translation_arguments),
-    ):
-        add(tasks.add_parser(name, help=what, description=what, allow_abbrev=False))
+    shared.add_tasks(
+        parser,
+        inflection=("SIGMORPHON files: lemma, form, tags", _inflection_arguments),
+        translation=("parallel text: IWSLT, KFTT, WMT, your own", _translation_arguments),
+    )
 
 
 def run(args: argparse.Namespace) -> int:

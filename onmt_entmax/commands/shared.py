@@ -1,10 +1,10 @@
-"""What ``force``, ``trace`` and ``sparsity`` share: the arguments for model and text, and writing of records."""
+"""What commands share: the arguments for model and text, a sub-parser for each task, and writing of records."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,25 @@ def add_text_argument(parser: argparse.ArgumentParser, name: str, what: str) -> 
     parser.add_argument(f"--{name}-text", metavar="TOKENS", help=f"{what}, given here: tokens separated by blanks")
 
 
+def add_forced_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of a command that prints numbers about a whole text, by forced decoding."""
+    add_model_arguments(parser)
+    add_text_argument(parser, "src", "the inputs")
+    add_text_argument(parser, "tgt", "the gold targets")
+    parser.add_argument("--output", metavar="FILE", help="also write the numbers as JSON")
+
+
+def add_tasks(
+    parser: argparse.ArgumentParser,
+    inflection: tuple[str, Callable[[argparse.ArgumentParser], None]],
+    translation: tuple[str, Callable[[argparse.ArgumentParser], None]],
+) -> None:
+    """One sub-parser per task, from what it does and the function that adds its arguments."""
+    tasks = parser.add_subparsers(dest="task", metavar="TASK", required=True)
+    for name, (what, add) in (("inflection", inflection), ("translation", translation)):
+        add(tasks.add_parser(name, help=what, description=what, allow_abbrev=False))
+
+
 def load_model(args: argparse.Namespace):
     """The model of :func:`add_model_arguments`; unknown tokens are reported on standard error."""
     return onmt_entmax.load(*args.model, gpu=args.gpu, log=lambda text: print(text, file=sys.stderr), progress=True)
@@ -42,6 +61,13 @@ def required_lines(args: argparse.Namespace, name: str) -> list[str]:
         both = "" if file is None else " Both are given; leave one of the two out."
         raise UserError(f"Give `--{name} FILE` or `--{name}-text TOKENS`.{both}")
     return [text] if file is None else read_lines(file)
+
+
+def required_pairs(args: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """Sources and targets, as many of the one as of the other; errors as :func:`required_lines` has them."""
+    sources, targets = required_lines(args, "src"), required_lines(args, "tgt")
+    check_counts(sources, targets)
+    return sources, targets
 
 
 def check_counts(sources: Sequence, targets: Sequence) -> None:

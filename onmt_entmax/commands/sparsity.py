@@ -15,16 +15,12 @@ from onmt_entmax.signatures import signature
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``onmt_entmax sparsity``."""
-    shared.add_model_arguments(parser)
-    shared.add_text_argument(parser, "src", "the inputs")
-    shared.add_text_argument(parser, "tgt", "the gold targets")
-    parser.add_argument("--output", metavar="FILE", help="also write the numbers as JSON")
+    shared.add_forced_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print (and write) the means over all target tokens, EOS included."""
-    sources, targets = shared.required_lines(args, "src"), shared.required_lines(args, "tgt")
-    shared.check_counts(sources, targets)
+    sources, targets = shared.required_pairs(args)
     model = shared.load_model(args)
     numbers = model.sparsity(sources, targets, args.batch_size)
     source, lines = args.src.name if args.src else "text", numbers["lines"]

@@ -16,11 +16,11 @@ from onmt.utils.parse import ArgumentParser
 from onmt_entmax.errors import UserError, invalid_setting
 from onmt_entmax.files import cannot_write, write_stream
 from onmt_entmax.plugin.alphas import PLACES, alpha_of
+from onmt_entmax.plugin.checkpoints import KEY
 from onmt_entmax.plugin.entry_points import one_line_errors
 
 # options that say nothing about what the weights mean
 _OF_TRAINING = {"param_init", "param_init_glorot", "model_dtype", "update_vocab", "lora_dropout", "loss_scale"}
-_OURS = "entmax_training"  # state of training in a checkpoint, beside OpenNMT-py's own `optim`
 
 
 def _load(path: str) -> dict:
@@ -137,7 +137,7 @@ def release_main() -> None:
     checkpoint = _load(opt.model)
     if opt.format == "pytorch":
         checkpoint["optim"] = None
-        checkpoint.pop(_OURS, None)
+        checkpoint.pop(KEY, None)
         _save(checkpoint, opt)
         return
     try:

@@ -27,8 +27,9 @@ from onmt_entmax.report.readers import attention_of, certainty
 from onmt_entmax.report.run_files import RunFiles
 from onmt_entmax.report.steps import forced_of
 from onmt_entmax.report.trees import tree_of
-from onmt_entmax.search.result import RATES, rates_of
+from onmt_entmax.search.result import RATES
 from onmt_entmax.signatures import parse_signature
+from onmt_entmax.tasks.results import certificate_rates
 from onmt_entmax.version import version
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -213,8 +214,8 @@ def _sparsity(name: str, record: dict[str, Any]) -> tuple[str, list[list[str]], 
 
 
 def _rates(examples: list[dict[str, Any]]) -> dict[str, float]:
-    counted = [rates_of(example["certificate"]) for example in examples]
-    return {key: 100 * sum(one[key] for one in counted) / len(counted) for key in RATES}
+    rates = certificate_rates([example["certificate"] for example in examples])
+    return {key: rates[key] for key in RATES}
 
 
 def _certificates(name: str, examples: list[dict[str, Any]]) -> tuple[str, int, list[list[str]], list[str]]:
