@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import os
 import pickle
 import pickletools
 import re
-import sys
 import zipfile
 import zlib
 from pathlib import Path
 
 from onmt_entmax.errors import UserError
 from onmt_entmax.plugin.alphas import PLACES, alpha_of
-from onmt_entmax.plugin.entry_points import one_line_errors, running_command
+from onmt_entmax.plugin.entry_points import one_line_errors
 
 # what a checkpoint of OpenNMT-py refers to by name; anything else could run code while it is loaded
 _SAFE_GLOBALS = {
@@ -133,69 +131,4 @@ def refuse_exports(rebind) -> None:
     rebind(converter, "check_opt", _check_export)
 
 
-AVERAGE, RELEASE = "onmt_average_models", "onmt_release_model"
 KEY = "entmax_training"  # what training keeps in a checkpoint; stock passes over it
-
-
-def _check_member(first: dict, model: dict, path: str) -> None:
-    """Refuse a model that cannot be averaged with the first one.
-
-    Raises:
-        UserError: naming the file and what differs.
-    """
-    for place in PLACES:
-        expected, found = alpha_of(first["opt"], place), alpha_of(model["opt"], place)
-        if expected != found:
-            raise UserError(f"{path}: its `{place}_alpha` is {found}, that of the first model {expected}.")
-    if first["vocab"] != model["vocab"]:
-        raise UserError(f"{path}: its vocabularies are not those of the first model.")
-    for part in ("model", "generator"):
-        expected, found = ({name: value.shape for name, value in entry[part].items()} for entry in (first, model))
-        for name in [*expected, *found]:
-            if expected.get(name) != found.get(name):
-                raise UserError(f"{path}: `{name}` is not as in the first model; only models of one shape have a mean.")
-
-
-def guard_tools(rebind) -> None:
-    """Let the stock commands that average and release models refuse what they would get wrong, on one line.
-
-    They load and save with torch's own functions, and may run as ``__main__``, where nothing of theirs can be rebound:
-    so torch's functions are, in processes that may be such a command, and do nothing else in any other.
-
-    Args:
-        rebind: that of the table.
-    """
-    import torch
-
-    name = os.path.basename(sys.argv[0]) if sys.argv else ""
-    if name not in ("-m", AVERAGE, RELEASE):  # `-m`: Python has not found the module yet
-        return
-    loaded: list[dict] = []
-
-    def load(stock):
-        def load(path, *args, **kwargs):
-            command = running_command()
-            if command not in (AVERAGE, RELEASE) or not isinstance(path, (str, os.PathLike)):
-                return stock(path, *args, **kwargs)
-            model = load_checkpoint_with(lambda path: stock(path, *args, **kwargs), str(path))
-            for part in ("opt", "model", "generator"):
-                if part not in model:
-                    raise UserError(f"Cannot load {path}: it is not a checkpoint of OpenNMT-py (it has no `{part}`).")
-            if command == AVERAGE and loaded:
-                _check_member(loaded[0], model, str(path))
-            elif command == AVERAGE:  # the mean is taken in place, so of the weights only shapes are kept
-                loaded.append({**model, **{part: dict(model[part]) for part in ("model", "generator")}})
-            return model
-
-        return one_line_errors(load)
-
-    def save(stock):
-        def save(content, *args, **kwargs):
-            if running_command() == RELEASE and isinstance(content, dict):
-                content = {name: value for name, value in content.items() if name != KEY}
-            return stock(content, *args, **kwargs)
-
-        return save
-
-    rebind(torch, "load", load)
-    rebind(torch, "save", save)

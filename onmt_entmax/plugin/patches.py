@@ -184,7 +184,7 @@ def apply() -> None:
         torch.serialization.add_safe_globals([argparse.Namespace])
     for patch in TABLE:
         rebind(pkgutil.resolve_name(patch.owner), patch.name, patch.make)
-    checkpoints.guard_tools(rebind)
+    releasing.serve_modules()
     # only where OpenNMT-py has loaded CTranslate2 to export models
     if "ctranslate2" in sys.modules:
         checkpoints.refuse_exports(rebind)

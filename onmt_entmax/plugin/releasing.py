@@ -6,6 +6,8 @@ OpenNMT-py's own load checkpoints without a word of what is wrong with them, and
 from __future__ import annotations
 
 import os
+import sys
+import warnings
 from argparse import Namespace
 from collections.abc import Sequence
 
@@ -156,3 +158,14 @@ def _save(checkpoint: dict, opt: Namespace) -> None:
     except OSError as error:
         raise cannot_write(opt.output, error) from error
     print(opt.output)
+
+
+def serve_modules() -> None:
+    """Let ``python -m onmt.bin.average_models`` and ``... release_model`` run what stands in those modules.
+
+    Python would read their files once more, as ``__main__``, where nothing can be rebound, and would warn of that.
+    """
+    for name in ("onmt.bin.average_models", "onmt.bin.release_model"):
+        code = compile(f"from {name} import main\nmain()\n", name, "exec")
+        sys.modules[name].__spec__.loader.get_code = lambda name, code=code: code
+    warnings.filterwarnings("ignore", message=r"'onmt\.bin\.(average|release)_model", category=RuntimeWarning)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import subprocess
-import sys
 import zipfile
 from argparse import Namespace
 
@@ -82,41 +80,3 @@ def test_ctranslate2_refuses_sparse_models():
     converter = pytest.importorskip("ctranslate2.converters.opennmt_py")
     with pytest.raises(UserError, match=r"CTranslate2 decodes with softmax.*`generator_alpha` 1\.5"):
         converter.check_opt(Namespace(generator_function="entmax15"), 1)
-
-
-def run_tool(name, folder, *words):
-    """``python -m onmt.bin.NAME``, as the console script of that name does it; its status and what it says."""
-    command = [sys.executable, "-W", "ignore", "-m", f"onmt.bin.{name}", *map(str, words)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    return done.returncode, done.stderr
-
-
-def test_average_of_models_with_other_alphas_is_refused(entmax_model, softmax_model, tmp_path):
-    status, said = run_tool("average_models", tmp_path, "-m", entmax_model, softmax_model, "-o", "mean.pt")
-    assert status == 2 and not (tmp_path / "mean.pt").exists()
-    assert said.strip().split("\n") == [
-        f"onmt_average_models: {softmax_model}: its `global_attention_alpha` is 1.0, that of the first model 1.5."
-    ]
-    status, said = run_tool("average_models", tmp_path, "-m", entmax_model, entmax_model, "-o", "mean.pt")
-    assert status == 0, said
-    mean, one = torch.load(tmp_path / "mean.pt"), torch.load(entmax_model)
-    for name, value in one["model"].items():  # (x + x) / 2
-        assert torch.equal(mean["model"][name], value)
-
-
-def test_release_leaves_no_state_of_training(entmax_model, tmp_path):
-    status, said = run_tool("release_model", tmp_path, "-m", entmax_model, "-o", "out.pt")
-    assert status == 0, said
-    assert set(torch.load(tmp_path / "out.pt")) == {"model", "generator", "vocab", "opt", "optim"}
-    assert "entmax_training" in torch.load(entmax_model)
-
-
-@pytest.mark.parametrize("name", ["average_models", "release_model"])
-def test_tools_refuse_code_on_one_line(tmp_path, name):
-    torch.save({"opt": Bomb(), "vocab": {}, "model": {}, "generator": {}}, tmp_path / "evil.pt")
-    status, said = run_tool(name, tmp_path, "-m", "evil.pt", "-o", "out.pt")
-    assert (status, said.strip()) == (
-        2,
-        f"onmt_{name}: Refused to load evil.pt: it would run code (posix system).",
-    )
-    assert sorted(os.listdir(tmp_path)) == ["evil.pt"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from argparse import Namespace
 
 import pytest
@@ -83,6 +85,18 @@ def test_what_cannot_be_loaded_or_written_is_one_line(command, option, entmax_mo
     with pytest.raises(UserError, match="Unknown option `outptu`. Did you mean `output`"):
         run_main(command, [option, str(entmax_model), "-output", "out.pt", "-outptu"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["evil.pt", "text.pt"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("average_models", ["-m", "evil.pt", "evil.pt"]), ("release_model", ["-m", "evil.pt"])]
+)
+def test_the_same_as_a_module(name, words, tmp_path):
+    torch.save({"opt": Bomb(), "vocab": {}, "model": {}, "generator": {}}, tmp_path / "evil.pt")
+    command = [sys.executable, "-m", f"onmt.bin.{name}", *words, "-o", "out.pt"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    said = f"onmt_{name}: Refused to load evil.pt: it would run code (posix system).\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
+    assert os.listdir(tmp_path) == ["evil.pt"]
 
 
 @pytest.mark.parametrize(
