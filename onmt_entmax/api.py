@@ -15,7 +15,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Union
 
 import onmt_entmax
@@ -24,6 +24,7 @@ from onmt_entmax.files import split_tokens
 from onmt_entmax.search.beam import beam_search
 from onmt_entmax.search.exact import exact_search
 from onmt_entmax.search.forced import ForcedResult, Sparsity, complete_prefix, force, step_records
+from onmt_entmax.search.mbr import check_decision, decide
 from onmt_entmax.search.result import SearchResult, attention_rows, certificate_record, void_record
 from onmt_entmax.search.settings import SearchSettings
 
@@ -45,7 +46,8 @@ class Hypothesis:
         log_prob: natural logarithm of its probability, ``</s>`` included where finished.
         prob: the probability.
         finished: whether it ended with ``</s>``.
-        score: what it is ranked by: ``log_prob``, after a penalty where one was asked for.
+        score: what it is ranked by: ``log_prob``, after a penalty where one was asked for; with ``mbr`` the expected
+            utility.
         attention: where asked for, a row per token (and one for ``</s>``), a column per source token.
     """
 
@@ -191,6 +193,8 @@ class Model:
         attention: bool = False,
         tree: bool = False,
         batch_size: int = 64,
+        decision: str = "map",
+        mbr_utility: str = "chrf",
     ) -> list[Translation]:
         """Search for the most probable outputs.
 
@@ -210,6 +214,9 @@ class Model:
             attention: fill in ``Hypothesis.attention``.
             tree: fill in ``Translation.tree`` (beam search only).
             batch_size: lines at a time; results do not depend on it.
+            decision: ``map``, the most probable hypothesis first, or ``mbr``, minimum Bayes risk: of those found, the
+                one of the highest expected utility first.
+            mbr_utility: for ``mbr``: ``chrf`` or ``edit``, see ``docs/search.md``.
 
         Returns:
             One :class:`Translation` per line, in order.
@@ -223,6 +230,7 @@ class Model:
         for name, value, wanted in (("whole_support", whole_support, "exact"), ("tree", tree, "beam")):
             if value and search != wanted:
                 raise invalid_setting(name, value, f"It is for `search` {wanted}.")
+        check_decision(decision, mbr_utility, beam_size, length_penalty)
         given = {
             "n_best": n_best,
             "certificates": certificates,
@@ -233,6 +241,9 @@ class Model:
             "return_tree": tree,
         }
         settings = self._settings(beam_size, max_length, given)
+        minimises_risk = decision == "mbr"
+        if minimises_risk:
+            settings = replace(settings, n_best=beam_size, return_all=True)
         text = self._text(lines)
         found = [
             Translation(line, source, [], void_record(line) if certificates else None, unknown, [] if tree else None)
@@ -244,6 +255,9 @@ class Model:
             else:
                 results = beam_search(scorer, settings)
             for place, result in zip(places, results):
+                if minimises_risk:
+                    most = None if whole_support else n_best
+                    result = decide(result, self._models.token, mbr_utility, most)
                 self._fill(found[place], result, certificates)
         return found
 
@@ -379,7 +393,8 @@ class Model:
             size = min(len(prefix), len(entry["tokens"]))
             entry["tokens"][:size] = prefix[:size]
             attention = attention_rows(hypothesis, len(one.source))
-            one.hypotheses.append(Hypothesis(**entry, score=hypothesis.score, attention=attention))
+            known = {key: entry[key] for key in ("tokens", "log_prob", "prob", "finished")}
+            one.hypotheses.append(Hypothesis(**known, score=hypothesis.score, attention=attention))
         if certificates:
             one.certificate = record
         if result.tree is not None:

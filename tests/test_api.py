@@ -157,6 +157,20 @@ def test_completions_begin_with_the_prefix_as_given(model):
     assert model.complete(["a b c"], "ZZ")[0].prefix == ["ZZ"]
 
 
+@pytest.mark.parametrize("search", ["beam", "exact"])
+def test_minimum_risk_is_that_of_the_command(model, corpus, entmax_model, search):
+    path = corpus.folder / "risk.jsonl"
+    options = ("-decision", "mbr", "-mbr_utility", "edit", "-n_best", "2", "-search", search)
+    expected = corpus.translate(entmax_model, LINES, "-certificates", str(path), *options)
+    records = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+    found = model.translate(LINES, n_best=2, search=search, decision="mbr", mbr_utility="edit")
+    assert [one.text for one in found] == expected[::2]
+    for one, record in zip(found, records):
+        assert one.certificate.get("mbr") == record.get("mbr")
+        scores = [entry["expected_utility"] for entry in record["hypotheses"]]
+        assert [hypothesis.score for hypothesis in one.hypotheses] == pytest.approx(scores, abs=1e-4)
+
+
 def test_an_ensemble(entmax_model, softmax_model):
     ensemble = onmt_entmax.load(entmax_model, softmax_model)
     assert ensemble.alphas == "1.5/1.5+1/1"
@@ -175,6 +189,9 @@ def test_an_ensemble(entmax_model, softmax_model):
         (lambda model: model.translate(["a"], whole_support=True), "`whole_support`: True. It is for `search` exact"),
         (lambda model: model.translate(["a"], search="exact", tree=True), "`tree`: True. It is for `search` beam"),
         (lambda model: model.translate(["a"], search="exact", max_expansions=0), "`max_expansions`: 0"),
+        (lambda model: model.translate(["a"], decision="best"), "`decision`: best. Valid choices: map, mbr"),
+        (lambda model: model.translate(["a"], decision="mbr", n_best=6), "`n_best`: 6. It must be at most"),
+        (lambda model: model.translate(["a"], decision="mbr", beam_size=1), "`beam_size`: 1. `decision` mbr"),
         (lambda model: model.translate(["a"], batch_size=0), "`batch_size`: 0"),
         (lambda model: model.translate(["a￨x"]), "source line 1: `a￨x` has 1 features .* trained with 0"),
         (lambda model: model.force(["a", "b"], ["a"]), "There are 2 sources, but 1 targets"),

@@ -340,7 +340,8 @@ class Beam:
 
     def _result(self, index: int) -> SearchResult:
         settings, sentence = self.settings, self.sentences[index]
-        chosen = sorted(sentence.finished, key=lambda found: (found.stage, -found.score))[: settings.n_best]
+        most = None if settings.return_all else settings.n_best
+        chosen = sorted(sentence.finished, key=lambda found: (found.stage, -found.score))[:most]
         hypotheses = []
         for found in chosen or [sentence.fallback]:
             path = self._path(found)

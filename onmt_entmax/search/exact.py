@@ -125,7 +125,7 @@ class _Queue:
         account.disjoint = False  # what the beam finished may continue a prefix that the queue dropped
         # Both bound whatever neither found.
         account.best_dropped_log_prob = min(account.best_dropped_log_prob, self.sentence.account.best_dropped_log_prob)
-        best = sorted(self.found.items(), key=lambda item: -item[1])[: self.n_best]
+        best = sorted(self.found.items(), key=lambda item: -item[1])[: None if settings.return_all else self.n_best]
         hypotheses = [Hypothesis(list(tokens), log_prob, log_prob, True) for tokens, log_prob in best]
         hypotheses = hypotheses or beam_result.hypotheses
         account.prefix_log_prob = self.sentence.account.prefix_log_prob

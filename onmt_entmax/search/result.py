@@ -42,7 +42,8 @@ class Hypothesis:
     Attributes:
         tokens: without BOS and EOS; a forced prefix included.
         log_prob: log-probability, summed in float64; EOS included where finished.
-        score: after penalties; without penalties the same as ``log_prob``.
+        score: after penalties; without penalties the same as ``log_prob``; of a minimum-risk decision the expected
+            utility.
         finished: whether it ended with EOS.
         attention: ``(steps, S)``, one row per token and one for EOS where finished; or None.
     """
@@ -56,7 +57,7 @@ class Hypothesis:
 
 @dataclass
 class Certificate:
-    """What is known of everything the search did not finish. All but the last five are None where void.
+    """What is known of everything the search did not finish. All but the last six are None where void.
 
     Attributes:
         complete: nothing of non-zero probability was dropped (by the beam, by the length limit, or alive at the end):
@@ -75,6 +76,8 @@ class Certificate:
         reason: why the certificate is void, or None.
         prefix_log_prob: log-probability of the forced prefix. The masses are then conditional on the prefix; the
             log-probabilities are those of whole strings. None without a forced prefix.
+        mbr: how the best hypothesis was chosen, where not by probability: ``utility``, number of ``candidates``, and
+            whether they are the whole distribution, so that expectations are ``exact``.
     """
 
     complete: bool | None = None
@@ -90,6 +93,7 @@ class Certificate:
     dtype: str | None = None
     reason: str | None = None
     prefix_log_prob: float | None = None
+    mbr: dict[str, Any] | None = None
 
 
 @dataclass
@@ -231,6 +235,11 @@ def certificate_record(result: SearchResult, line: int, lookup: Callable[[int], 
         for hypothesis in result.hypotheses
     ]
     record = {"line": line, "hypotheses": hypotheses, **vars(result.certificate)}
+    if record["mbr"] is None:
+        del record["mbr"]
+    elif record["mbr"]["candidates"]:
+        for entry, hypothesis in zip(hypotheses, result.hypotheses):
+            entry["expected_utility"] = hypothesis.score
     prefix_log_prob = record.pop("prefix_log_prob")
     if prefix_log_prob is not None:
         record["conditional_on_prefix"] = True

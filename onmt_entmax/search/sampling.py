@@ -155,5 +155,6 @@ def _sample(scorer, settings, top_k, top_p, temperature, generator) -> list[Sear
             dtype=scorer.dtype,
             reason=SAMPLING,
         )
-        results.append(SearchResult(hypotheses[: settings.n_best], certificate))
+        most = None if settings.return_all else settings.n_best
+        results.append(SearchResult(hypotheses[:most], certificate))
     return results

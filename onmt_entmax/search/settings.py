@@ -38,6 +38,7 @@ class SearchSettings:
             scorer whose states are all in the ``States`` that it returns.
         return_attention: fill in ``Hypothesis.attention``.
         return_tree: fill in ``SearchResult.tree`` (slow; for pictures of single inputs).
+        return_all: return every finished hypothesis that was found, not ``n_best`` of them.
     """
 
     start: int
@@ -61,6 +62,7 @@ class SearchSettings:
     max_rows: int | None = None
     return_attention: bool = False
     return_tree: bool = False
+    return_all: bool = False
 
     def __post_init__(self) -> None:
         if self.beam_size < 1:

@@ -9,6 +9,7 @@ from argparse import Namespace
 from onmt_entmax.errors import invalid_setting
 from onmt_entmax.plugin.options import action, add, add_matmul_precision, check_gpu
 from onmt_entmax.plugin.parsing import UnsetFloat, UnsetStr, is_unset
+from onmt_entmax.search.mbr import DECISIONS, UTILITIES, check_decision
 
 MAX_EXPANSIONS = 10000
 
@@ -49,6 +50,21 @@ def add_decoding_options(parser) -> None:
         type=int,
         default=MAX_EXPANSIONS,
         help="Exact search gives up (and says so) after this many expanded prefixes per line.",
+    )
+    add(
+        group,
+        "decision",
+        default="map",
+        choices=list(DECISIONS),
+        help="map: the most probable hypothesis; mbr: of those found, the one of the highest expected utility (minimum "
+        "Bayes risk).",
+    )
+    add(
+        group,
+        "mbr_utility",
+        default="chrf",
+        choices=list(UTILITIES),
+        help="For -decision mbr: sentence chrF, or 1 minus the normalised edit distance in tokens.",
     )
     add_matmul_precision(group)
     penalty, ratio = action(parser, "length_penalty"), action(parser, "max_length_ratio")
@@ -108,11 +124,17 @@ def validate_translate(opt: Namespace) -> None:
     ):
         if value >= 0:
             check_gpu(name, getattr(opt, name))
-    if opt.certificates or opt.search == "exact":
+    if opt.certificates or opt.search == "exact" or opt.decision == "mbr":
         if is_unset(opt.length_penalty):
             opt.length_penalty = "none"
         if is_unset(opt.max_length_ratio):
             opt.max_length_ratio = 0.0
+    check_decision(
+        opt.decision, opt.mbr_utility, opt.beam_size, opt.length_penalty, opt.coverage_penalty, max(opt.ratio, 0.0)
+    )
+    if opt.decision == "mbr" and (opt.random_sampling_topk == 1 or (_samples(opt) and opt.random_sampling_temp == 0)):
+        name = "random_sampling_topk" if opt.random_sampling_topk == 1 else "random_sampling_temp"
+        raise invalid_setting(name, getattr(opt, name), "`decision` mbr chooses among samples; these are all the same.")
     if opt.whole_support and (opt.search != "exact" or not opt.certificates):
         raise invalid_setting(
             "whole_support", True, "It needs `search: exact` and `certificates`, which list the outputs."
@@ -161,13 +183,18 @@ def _refuse_what_does_nothing(opt: Namespace) -> None:
             raise invalid_setting(name, getattr(opt, name), "There is no such file.")
 
 
+def _samples(opt: Namespace) -> bool:
+    return opt.random_sampling_topk != 0 or opt.random_sampling_topp != 0
+
+
 def without_effect(opt: Namespace) -> list[str]:
     """A sentence for each option that was set and changes nothing, because of another one."""
-    samples = opt.random_sampling_topk != 0 or opt.random_sampling_topp != 0
+    samples = _samples(opt)
     takes_best = opt.random_sampling_topk == 1
     covers = opt.coverage_penalty != "none" and opt.beta != 0 and not samples
     conditions: tuple[tuple, ...] = (  # option, value that does nothing, whether it has an effect, why not
         ("max_expansions", MAX_EXPANSIONS, opt.search == "exact", "`search` is beam"),
+        ("mbr_utility", "chrf", opt.decision == "mbr", "`decision` is map"),
         ("alpha", 1.0, opt.length_penalty != "none", "`length_penalty` is none"),
         ("coverage_penalty", "none", opt.beta != 0, "`beta` is 0"),
         ("coverage_penalty", "none", not samples, "outputs are sampled"),

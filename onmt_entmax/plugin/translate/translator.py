@@ -19,6 +19,7 @@ from onmt_entmax.plugin.translate.options import MAX_EXPANSIONS
 from onmt_entmax.plugin.translate.output import Outputs
 from onmt_entmax.plugin.translate.scorers import ModelScorer, build_scorer, combine, supports_step
 from onmt_entmax.search.beam import beam_search
+from onmt_entmax.search.mbr import decide
 from onmt_entmax.search.result import Hypothesis, SearchResult
 from onmt_entmax.search.settings import SearchSettings
 
@@ -37,6 +38,7 @@ class SparseTranslator(StockTranslator):
     search = "beam"
     max_expansions = MAX_EXPANSIONS
     whole_support = False
+    decision, mbr_utility = "map", "chrf"
     certificates_file = ""
     attention_file = ""
     average_probabilities = False
@@ -51,6 +53,8 @@ class SparseTranslator(StockTranslator):
         translator.search = getattr(opt, "search", "beam")
         translator.max_expansions = getattr(opt, "max_expansions", cls.max_expansions)
         translator.whole_support = getattr(opt, "whole_support", False)
+        translator.decision = getattr(opt, "decision", cls.decision)
+        translator.mbr_utility = getattr(opt, "mbr_utility", cls.mbr_utility)
         translator.certificates_file = getattr(opt, "certificates", "") or ""
         translator.attention_file = getattr(opt, "attention", "") or ""
         translator.matmul_precision = getattr(opt, "matmul_precision", cls.matmul_precision)
@@ -149,6 +153,13 @@ class SparseTranslator(StockTranslator):
         return self._report(batch, results, gold)
 
     def _search(self, batch, attn_debug: bool, max_rows: int | None = None) -> list[SearchResult]:
+        results = self._searched(batch, attn_debug, max_rows)
+        if self.decision == "map":
+            return results
+        lookup, n_best = self.vocabs["tgt"].ids_to_tokens.__getitem__, None if self.whole_support else self.n_best
+        return [decide(result, lookup, self.mbr_utility, n_best) for result in results]
+
+    def _searched(self, batch, attn_debug: bool, max_rows: int | None) -> list[SearchResult]:
         settings = self.search_settings(batch, attn_debug, max_rows)
         sampling = self._samples
         scorer = build_scorer(
@@ -186,7 +197,8 @@ class SparseTranslator(StockTranslator):
             start=self._tgt_start_with,
             eos=self._tgt_eos_idx,
             beam_size=self.beam_size,
-            n_best=self.n_best,
+            n_best=self.beam_size if self.decision == "mbr" else self.n_best,
+            return_all=self.decision == "mbr",
             max_length=max_length,
             min_length=self.min_length,
             banned=(self._tgt_unk_idx,) if self.ban_unk_token else (),

@@ -76,8 +76,8 @@ def build_translator(stock):
         late = LateOutput(opt.output) if out_file is None else out_file
         translator = stock(opt, device_id, report_score, logger, late)
         refusal = getattr(translator, "not_ours", "Language models are decoded by OpenNMT-py's own search.")
-        for name, neutral in (("certificates", ""), ("attention", ""), ("search", "beam")):
-            if refusal and getattr(opt, name) != neutral:
+        for name, neutral in (("certificates", ""), ("attention", ""), ("search", "beam"), ("decision", "map")):
+            if refusal and getattr(opt, name, neutral) != neutral:
                 raise invalid_setting(name, getattr(opt, name), refusal)
         if not hasattr(translator, "not_ours"):
             onmt_logger.warning("Language models: OpenNMT-py's own search leaves out blank input lines.")

@@ -32,6 +32,11 @@ def test_certificates_unset_the_penalties_that_would_void_them():
     assert is_unset(opt.length_penalty) and is_unset(opt.max_length_ratio)
 
 
+def test_minimum_risk_unsets_the_penalties_too():
+    opt = translate_options("-decision", "mbr")
+    assert (opt.length_penalty, opt.max_length_ratio) == ("none", 0.0)
+
+
 def test_our_options_may_be_abbreviated_too():
     assert translate_options("-cert", "c.jsonl").certificates == "c.jsonl"
 
@@ -49,6 +54,15 @@ def test_our_options_may_be_abbreviated_too():
         (["-search", "exact", "-length_penalty", "avg"], ("`length_penalty`: avg", "`search: exact`")),
         (["-search", "exact", "-random_sampling_topk", "3"], ("`random_sampling_topk`: 3",)),
         (["-max_expansions", "0"], ("`max_expansions`: 0",)),
+        (["-decision", "mbr", "-length_penalty", "avg"], ("`length_penalty`: avg", "`decision` mbr needs none")),
+        (["-decision", "mbr", "-coverage_penalty", "wu"], ("`coverage_penalty`: wu", "`decision` mbr")),
+        (["-decision", "mbr", "-ratio", "1"], ("`ratio`: 1.0", "`decision` mbr")),
+        (["-decision", "mbr", "-beam_size", "1"], ("`beam_size`: 1", "at least 2")),
+        (["-decision", "mbr", "-random_sampling_topk", "1"], ("`random_sampling_topk`: 1", "all the same")),
+        (
+            ["-decision", "mbr", "-random_sampling_topk", "-1", "-random_sampling_temp", "0"],
+            ("`random_sampling_temp`: 0.0", "all the same"),
+        ),
     ],
 )
 def test_decoding_contradictions(words, parts):
@@ -118,6 +132,8 @@ def test_gpus_that_are_not_there_are_refused_by_name(monkeypatch, words):
         ([], []),
         (["-max_expansions", "9"], ["`max_expansions` 9 has no effect: `search` is beam."]),
         (["-max_expansions", "9", "-search", "exact"], []),
+        (["-mbr_utility", "edit"], ["`mbr_utility` edit has no effect: `decision` is map."]),
+        (["-mbr_utility", "edit", "-decision", "mbr"], []),
         (["-beta", "0.2"], ["`beta` 0.2 has no effect: `coverage_penalty` is none."]),
         (["-coverage_penalty", "wu"], ["`coverage_penalty` wu has no effect: `beta` is 0."]),
         (["-coverage_penalty", "wu", "-beta", "0.2", "-stepwise_penalty"], []),

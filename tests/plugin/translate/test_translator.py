@@ -15,6 +15,7 @@ from onmt.utils.parse import ArgumentParser
 import onmt_entmax
 from onmt_entmax.errors import UserError
 from onmt_entmax.plugin.translate.scorers import build_scorer
+from onmt_entmax.search.mbr import utility_of
 
 LINES = ["a b c", "d e", "h g f e", "a a b", "c"]
 
@@ -157,6 +158,44 @@ def test_whole_support_lists_every_output(corpus, entmax_model):
         assert sum(h["prob"] for h in record["hypotheses"]) == pytest.approx(1.0, abs=1e-4)
     with pytest.raises(UserError, match="`whole_support`: True"):
         corpus.translate(entmax_model, LINES, "-whole_support")
+
+
+@pytest.mark.parametrize("utility", ["chrf", "edit"])
+@pytest.mark.parametrize("options", [(), ("-search", "exact"), ("-search", "exact", "-whole_support")])
+def test_minimum_risk_is_that_of_what_was_found(corpus, entmax_model, softmax_model, utility, options):
+    """The same search lists its hypotheses; their expected utilities, summed up here, make the order."""
+    checked = 0
+    for models in ([entmax_model], [entmax_model, softmax_model]):
+        shared = ("-beam_size", "4", "-max_length", "8", "-max_expansions", "50", *options)
+        _, records = certificates(corpus, models, LINES, *shared, "-n_best", "4")
+        risky = (*shared, "-decision", "mbr", "-mbr_utility", utility, "-with_score", "-n_best", "2")
+        output, chosen = certificates(corpus, models, LINES, *risky)
+        measure = utility_of(utility)
+        for number, (record, one) in enumerate(zip(records, chosen)):
+            assert one["mbr"]["utility"] == utility and one["mbr"]["candidates"] == min(one["found"], 100)
+            assert one["mbr"]["exact"] == (one["complete"] and one["found"] <= 100)
+            best = one["hypotheses"][0]
+            text, score = output[2 * number].split("\t")
+            assert text == " ".join(best["tokens"]) and float(score) == pytest.approx(best["expected_utility"])
+            if one["found"] <= len(record["hypotheses"]):  # else there were more than the list of n best shows
+                checked += 1
+                found = [(hypothesis["tokens"], hypothesis["prob"]) for hypothesis in record["hypotheses"]]
+                total = sum(prob for _, prob in found)
+                expected = [sum(prob * measure(own, other) for other, prob in found) / total for own, _ in found]
+                assert best["expected_utility"] == pytest.approx(max(expected))
+                assert best["tokens"] == found[expected.index(max(expected))][0] or expected.count(max(expected)) > 1
+            probabilities = [hypothesis["prob"] for hypothesis in record["hypotheses"]]
+            assert one["optimal"] == (record["optimal"] and best["prob"] >= max(probabilities))
+    assert checked
+
+
+def test_minimum_risk_of_samples(corpus, entmax_model):
+    drawn = ("-random_sampling_topk", "-1", "-seed", "3", "-beam_size", "6", "-n_best", "1", "-decision", "mbr")
+    output, records = certificates(corpus, entmax_model, LINES, *drawn)
+    for line, record in zip(output, records):
+        assert record["reason"] == "sampling" and record["optimal"] is None
+        assert record["mbr"]["exact"] is False and 1 <= record["mbr"]["candidates"] <= 6
+        assert line == " ".join(record["hypotheses"][0]["tokens"])
 
 
 def test_sampling_draws_from_the_support(corpus, entmax_model):

@@ -1,0 +1,118 @@
+"""Minimum Bayes risk: of what a search found, the hypothesis most like all of it (Kumar and Byrne, 2004).
+
+Every hypothesis is taken for the truth as often as its probability says (a drawn one as often as it was drawn), and the
+one of the highest expected utility wins. Where the search found the whole distribution, that expectation is exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from onmt_entmax.errors import choices, invalid_setting
+from onmt_entmax.search.result import SAMPLING, Hypothesis, SearchResult
+
+DECISIONS = ("map", "mbr")
+UTILITIES = ("chrf", "edit")
+MOST = 100  # hypotheses compared, the most probable ones: every one with every other
+
+Utility = Callable[[Sequence[str], Sequence[str]], float]
+
+
+def check_decision(
+    decision: str, utility: str, beam_size: int, length_penalty: str, coverage_penalty: str = "none", ratio: float = 0.0
+) -> None:
+    """Refuse a decision that does not exist, or that cannot be made with the other settings.
+
+    Raises:
+        UserError: naming the setting.
+    """
+    if decision not in DECISIONS:
+        raise invalid_setting("decision", decision, choices(DECISIONS))
+    if utility not in UTILITIES:
+        raise invalid_setting("mbr_utility", utility, choices(UTILITIES))
+    if decision == "map":
+        return
+    if beam_size < 2:
+        raise invalid_setting("beam_size", beam_size, "`decision` mbr chooses among hypotheses: at least 2 are needed.")
+    voided = {"length_penalty": (length_penalty, "none"), "coverage_penalty": (coverage_penalty, "none")}
+    for name, (value, neutral) in {**voided, "ratio": (ratio, 0)}.items():
+        if value != neutral:
+            raise invalid_setting(name, value, f"`decision` mbr needs {neutral}: it weighs by probability alone.")
+
+
+def utility_of(name: str) -> Utility:
+    """How good a hypothesis is where a reference is right, from 0 to 100; both are tokens.
+
+    ``chrf``: sacreBLEU's sentence chrF2 of the characters, subwords joined. ``edit``: 1 minus the edit distance in
+    tokens divided by the length of the longer one.
+    """
+    if name == "edit":
+        from rapidfuzz.distance import Levenshtein
+
+        return lambda hypothesis, reference: 100 * Levenshtein.normalized_similarity(hypothesis, reference)
+    from sacrebleu.metrics import CHRF
+
+    metric = CHRF()
+
+    def chrf(hypothesis: Sequence[str], reference: Sequence[str]) -> float:
+        if hypothesis == reference:  # two empty ones too, which have no n-grams
+            return 100.0
+        return metric.sentence_score(_characters(hypothesis), [_characters(reference)]).score
+
+    return chrf
+
+
+def _characters(tokens: Sequence[str]) -> str:
+    """All that chrF looks at: no blanks, and neither the ``@@`` of BPE nor sentencepiece's mark."""
+    return "".join(token[:-2] if token.endswith("@@") else token for token in tokens).replace("\u2581", "")
+
+
+def decide(result: SearchResult, lookup: Callable[[int], str], utility: str, n_best: int | None) -> SearchResult:
+    """Order hypotheses by their expected utility, ties by probability.
+
+    Args:
+        result: of one sentence, with all hypotheses that were found.
+        lookup: from a token's index to its text.
+        utility: one of :data:`UTILITIES`.
+        n_best: hypotheses to be returned; None for all.
+
+    Returns:
+        Hypotheses whose ``score`` is the expected utility, and the certificate of this list: ``optimal`` and
+        ``certified_n`` hold where it begins with the most probable hypotheses, and ``mbr`` says how the choice was
+        made. Where nothing is finished, there is nothing to choose.
+    """
+    certificate = result.certificate
+    drawn = certificate.reason == SAMPLING
+    times = Counter(tuple(hypothesis.tokens) for hypothesis in result.hypotheses if hypothesis.finished)
+    found: dict[tuple[int, ...], Hypothesis] = {}
+    for hypothesis in sorted(result.hypotheses, key=lambda hypothesis: -hypothesis.log_prob):
+        if hypothesis.finished:
+            found.setdefault(tuple(hypothesis.tokens), hypothesis)
+    by_probability = list(found.values())
+    compared = by_probability[:MOST]
+    exact = bool(certificate.complete) and len(compared) == certificate.found
+    about = {"utility": utility, "candidates": len(compared), "exact": exact}
+    if not compared:
+        return SearchResult(result.hypotheses, replace(certificate, mbr=about), result.tree)
+    best = compared[0].log_prob
+    weights = [
+        times[tuple(hypothesis.tokens)] if drawn else math.exp(hypothesis.log_prob - best) for hypothesis in compared
+    ]
+    measure, texts = utility_of(utility), [[lookup(token) for token in hypothesis.tokens] for hypothesis in compared]
+    total = math.fsum(weights)
+    scores = [
+        math.fsum(weight * measure(text, other) for weight, other in zip(weights, texts) if weight) / total
+        for text in texts
+    ]
+    ranked = sorted(range(len(compared)), key=lambda place: -scores[place])
+    hypotheses = [replace(compared[place], score=scores[place]) for place in ranked[:n_best]]
+    certified = certificate.certified_n
+    if certified is not None:
+        agreeing = (place for place, rank in enumerate(ranked[:n_best]) if place != rank)
+        certified = min(certified, next(agreeing, len(hypotheses)))
+    optimal = certificate.optimal if certified is None else certified > 0
+    certificate = replace(certificate, certified_n=certified, optimal=optimal, mbr=about)
+    return SearchResult(hypotheses, certificate, result.tree)
