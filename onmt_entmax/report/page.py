@@ -21,12 +21,11 @@ from onmt_entmax.report.figures.attention import heat_map_of
 from onmt_entmax.report.figures.canvas import families
 from onmt_entmax.report.figures.plots import draw_panel, group, panels
 from onmt_entmax.report.figures.trust import sentences, trust_figure, trusts_of
-from onmt_entmax.report.layout import ENDS, LEGEND_DROPPED, shows_totals
 from onmt_entmax.report.metrics import Metrics
 from onmt_entmax.report.readers import attention_of, certainty
 from onmt_entmax.report.run_files import RunFiles
 from onmt_entmax.report.steps import forced_of
-from onmt_entmax.report.trees import tree_of
+from onmt_entmax.report.trees import ENDS, LEGEND_DROPPED, tree_of
 from onmt_entmax.search.result import RATES
 from onmt_entmax.signatures import parse_signature
 from onmt_entmax.tasks.results import certificate_rates
@@ -48,12 +47,7 @@ _NAMES = {
 
 
 def page(run: RunFiles, examples: int = 20) -> str:
-    """Make the page of a run.
-
-    Args:
-        run: its files.
-        examples: how many inputs to show.
-    """
+    """Make the page of a run, with so many inputs as examples."""
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
@@ -63,7 +57,7 @@ def page(run: RunFiles, examples: int = 20) -> str:
     )
     filters = {name: getattr(text, name) for name in ("cells", "count", "percent", "percent_of_log")}
     environment.filters.update(filters)
-    environment.globals.update(eos=text.EOS, ends=ENDS, legend=LEGEND_DROPPED, shows_totals=shows_totals)
+    environment.globals.update(eos=text.EOS, ends=ENDS, legend=LEGEND_DROPPED)
     names = dict.fromkeys(text.alphas_name(*own.alphas, own.learned) for own in run.metrics)
     made = environment.get_template("page.html").render(
         title=run.folder.resolve().name,

@@ -53,13 +53,7 @@ def kind(record: dict[str, Any]) -> Optional[str]:
 
 
 def wrong_kind(path: Path, found: Optional[str], needed: Iterable[str]) -> UserError:
-    """The error for a file that another command takes.
-
-    Args:
-        path: of the file.
-        found: its kind.
-        needed: the kinds that are taken here.
-    """
+    """The error for a file of a kind that another command takes; ``needed`` are those that are taken here."""
     wanted = ", or ".join(KINDS[name][0] for name in needed)
     if found is None:
         return UserError(f"{path} is no file of ours that fits here. Needed: {wanted}.")
@@ -68,11 +62,7 @@ def wrong_kind(path: Path, found: Optional[str], needed: Iterable[str]) -> UserE
 
 
 def read_objects(path: Path, may_be_cut: bool = False) -> list[dict[str, Any]]:
-    """Read JSON lines, or one JSON object over several lines.
-
-    Args:
-        path: of the file.
-        may_be_cut: leave out a last line that a kill cut short.
+    """Read JSON lines, or one JSON object over several lines; ``may_be_cut`` leaves out a last line that a kill cut.
 
     Raises:
         UserError: an empty file, or a line that is no JSON object, with its number.
@@ -106,11 +96,7 @@ def read_object(path: Path, needed: Optional[str] = None) -> dict[str, Any]:
 
 
 def read_examples(path: Path, kinds: Sequence[str] = EXAMPLES) -> list[dict[str, Any]]:
-    """Read what ``trace``, ``force``, ``-certificates`` or ``-attention`` wrote.
-
-    Args:
-        path: of the file.
-        kinds: those that are taken.
+    """Read what ``trace``, ``force``, ``-certificates`` or ``-attention`` wrote; ``kinds`` are those that are taken.
 
     Returns:
         One example per input line that is not blank: ``line``, and what there is of ``source``, ``certificate``,
@@ -121,9 +107,11 @@ def read_examples(path: Path, kinds: Sequence[str] = EXAMPLES) -> list[dict[str,
     """
     examples = []
     for record in read_objects(path):
-        if "line" in record and (record.get("reason") == BLANK_LINE or _is_blank(record)):
-            continue
         what = kind(record)
+        # an attention file has no `reason` for a blank line
+        blank = what == "attention" and not record["source"] and not record["hypotheses"]
+        if "line" in record and (blank or record.get("reason") == BLANK_LINE):
+            continue
         if what is None or what not in kinds:
             raise wrong_kind(path, what, kinds)
         where = f"{path}, input line {record['line']}"
@@ -136,15 +124,7 @@ def read_examples(path: Path, kinds: Sequence[str] = EXAMPLES) -> list[dict[str,
 def pick(
     path: Path, line: Optional[int], kinds: Sequence[str], wanted: Callable[[dict[str, Any]], bool], needs: str
 ) -> dict[str, Any]:
-    """Read one example: that of an input line, or the first that has what is needed.
-
-    Args:
-        path: of the examples.
-        line: number of the input line; None for the first that fits.
-        kinds: of files that are taken.
-        wanted: whether an example has what is needed.
-        needs: in words, for the message.
-    """
+    """Read one example: that of an input line (None: the first) that has what is ``wanted``, in words ``needs``."""
     examples = read_examples(path, kinds)
     if line is not None:
         examples = [example for example in examples if example["line"] == line]
@@ -171,15 +151,7 @@ def least_certain(examples: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def lines_beside(path: Path, text: Path) -> list[str]:
-    """The lines of the text that a file of examples is about.
-
-    Args:
-        path: of the examples.
-        text: of the inputs, or of their targets.
-
-    Raises:
-        UserError: as many lines as there are objects are needed; with both counts.
-    """
+    """The lines of the text (inputs or targets) that a file of examples is about; as many as it has objects."""
     lines, inputs = read_lines(text), len(read_objects(path))
     if len(lines) != inputs:
         raise UserError(
@@ -212,11 +184,6 @@ def attention_of(example: dict[str, Any]) -> Optional[tuple[list[str], list[str]
         for entry in step["attention"]:
             row[entry["position"]] = entry["weight"]
     return source, [step["token"] for step in steps], weights
-
-
-def _is_blank(record: dict[str, Any]) -> bool:
-    """An attention file has no `reason` for a blank line."""
-    return kind(record) == "attention" and not record["source"] and not record["hypotheses"]
 
 
 def _forced_example(where: str, record: dict[str, Any]) -> dict[str, Any]:

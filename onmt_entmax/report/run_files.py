@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
@@ -26,37 +24,26 @@ OVERVIEW = {
 }
 
 
-@dataclass
+Objects = dict[Path, dict[str, Any]]
+Examples = dict[Path, list[dict[str, Any]]]
+
+
 class RunFiles:
-    """The files of one run.
+    """The files of one run; those of a kind go from the most telling on, see :func:`rank`."""
 
-    Attributes:
-        folder: where they lie.
-        metrics: the training runs, one per metrics file.
-        best: file -> note on the best checkpoint.
-        results: file -> result of ``onmt_entmax evaluate``. These three, most telling first: see :func:`rank`.
-        sparsity: file -> numbers of ``onmt_entmax sparsity``.
-        certificates: file -> examples of ``onmt_translate -certificates``.
-        traces: file -> examples of ``onmt_entmax trace``.
-        forced: file -> examples of ``onmt_entmax force``.
-        attention: file -> examples of ``onmt_translate -attention``.
-        settings: file -> text of a YAML file.
-        notices: what is missing or broken, in sentences.
-        used: all files that were read.
-    """
-
-    folder: Path
-    metrics: list[Metrics] = field(default_factory=list)
-    best: dict[Path, dict[str, Any]] = field(default_factory=dict)
-    results: dict[Path, dict[str, Any]] = field(default_factory=dict)
-    sparsity: dict[Path, dict[str, Any]] = field(default_factory=dict)
-    certificates: dict[Path, list[dict[str, Any]]] = field(default_factory=dict)
-    traces: dict[Path, list[dict[str, Any]]] = field(default_factory=dict)
-    forced: dict[Path, list[dict[str, Any]]] = field(default_factory=dict)
-    attention: dict[Path, list[dict[str, Any]]] = field(default_factory=dict)
-    settings: dict[Path, str] = field(default_factory=dict)
-    notices: list[str] = field(default_factory=list)
-    used: list[Path] = field(default_factory=list)
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.metrics: list[Metrics] = []  # one per training
+        self.best: Objects = {}  # the notes on best checkpoints
+        self.results: Objects = {}
+        self.sparsity: Objects = {}
+        self.certificates: Examples = {}
+        self.traces: Examples = {}
+        self.forced: Examples = {}
+        self.attention: Examples = {}
+        self.settings: dict[Path, str] = {}  # texts of YAML files
+        self.notices: list[str] = []  # what is missing or broken, in sentences
+        self.used: list[Path] = []  # all files that were read
 
     def examples(self, count: int) -> list[dict[str, Any]]:
         """The examples to show, the least certain first: searches with trees, or else certificates, or else targets.
@@ -81,9 +68,7 @@ class RunFiles:
 def rank(path: Path, record: Optional[dict[str, Any]] = None) -> tuple[int, str]:
     """Order files of one kind: the test set's before the best checkpoint's, others, and the development set's.
 
-    Args:
-        path: whose name tells the set,
-        record: unless its signature does.
+    The signature in the record tells the set, or else the path.
     """
     signatures = (record or {}).get("signatures") or {"": (record or {}).get("signature", "")}
     about = parse_signature(next(iter(signatures.values())))
@@ -119,7 +104,16 @@ def read_run(folder: Path) -> RunFiles:
         files.clear()
         files.update(ordered)
     run.certificates = {path: run.certificates[path] for path in sorted(run.certificates, key=rank)}
-    run.notices += _missing(run)
+    for found, missing in (
+        (run.metrics, "No metrics file (PREFIX_metrics.jsonl) here: no curves."),
+        (run.results, "No result file here (`onmt_entmax evaluate ... --json`): no scores."),
+        (run.certificates, "No certificates here (`onmt_translate ... -certificates FILE`): no certificate rates."),
+        (
+            run.traces,
+            "No traces here (`onmt_entmax uncertain`, then `onmt_entmax trace`): no search trees, no attention.",
+        ),
+    ):
+        run.notices += [] if found else [missing]
     return run
 
 
@@ -156,17 +150,6 @@ def _kind_of_file(path: Path) -> Optional[str]:
         if what is not None:
             return what
     return None
-
-
-def _missing(run: RunFiles) -> Iterator[str]:
-    if not run.metrics:
-        yield "No metrics file (PREFIX_metrics.jsonl) here: no curves."
-    if not run.results:
-        yield "No result file here (`onmt_entmax evaluate ... --json`): no scores."
-    if not run.certificates:
-        yield "No certificates here (`onmt_translate ... -certificates FILE`): no certificate rates."
-    if not run.traces:
-        yield "No traces here (`onmt_entmax uncertain`, then `onmt_entmax trace`): no search trees, no attention."
 
 
 def _stem(path: Path) -> str:

@@ -20,7 +20,6 @@ class Choice:
     """One alternative, or a stretch without one.
 
     Attributes:
-        text: as shown.
         percent: its probability as shown; empty where it is the only choice.
         gold: whether it is the forced token.
     """
@@ -50,13 +49,7 @@ class Block:
 
 @dataclass
 class Forced:
-    """What to draw of one forced decoding.
-
-    Attributes:
-        blocks: in order.
-        notes: probability of the whole, and what is left out, in sentences.
-        source: tokens of the input, or None.
-    """
+    """What to draw of one forced decoding; ``notes`` are the probability of the whole and what is left out."""
 
     blocks: list[Block]
     notes: list[str] = field(default_factory=list)
@@ -72,13 +65,7 @@ def read_forced(
 
 
 def forced_of(example: dict[str, Any], max_choices: int = MAX_CHOICES, max_steps: int = MAX_STEPS) -> Forced:
-    """Make the blocks of an example with ``steps``.
-
-    Args:
-        example: with ``steps``.
-        max_choices: show at most this many choices per step; the gold token is always among them.
-        max_steps: show at most this many steps.
-    """
+    """Make the blocks of an example with ``steps``; the gold token is always among the choices shown."""
     steps = example.get("steps")
     if not steps:
         raise UserError(f"input line {example['line']}: no `steps` of forced decoding to show.")
@@ -89,17 +76,14 @@ def forced_of(example: dict[str, Any], max_choices: int = MAX_CHOICES, max_steps
         if step["support_size"] == 1 and step["prob"] > 0:
             stretch.append(step["token"])
             continue
-        if stretch:
-            blocks.append(_joined(stretch, characters))
-            stretch = []
-        blocks.append(_choices(step, max_choices))
-    if stretch:
-        blocks.append(_joined(stretch, characters))
+        blocks += [*_joined(stretch, characters), _choices(step, max_choices)]
+        stretch = []
+    blocks += _joined(stretch, characters)
     return Forced(blocks, _notes(example, steps, max_steps), example.get("source"))
 
 
-def _joined(tokens: Sequence[str], characters: bool) -> Block:
-    return Block([Choice(join(tokens, characters), "", True)])
+def _joined(tokens: Sequence[str], characters: bool) -> list[Block]:
+    return [Block([Choice(join(tokens, characters), "", True)])] if tokens else []
 
 
 def _choices(step: dict[str, Any], max_choices: int) -> Block:

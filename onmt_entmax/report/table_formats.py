@@ -16,20 +16,14 @@ _LATEX.update({character: "\\" + character for character in "&%$#_{}"}, **{"±":
 
 
 def terminal(table: Table, bold: bool = False) -> str:
-    """Aligned columns.
-
-    Args:
-        table: to lay out.
-        bold: mark the best by bold type; otherwise by ``*``.
-    """
+    """Aligned columns; the best are marked by bold type, or else by ``*``."""
 
     def best(text: str) -> str:
         return f"{BOLD}{text}{RESET}" if bold else f"*{text}"
 
     rows = [_texts(row, best) or SEPARATING_LINE for row in table.rows]
-    heads, rule, *body = tabulate(
-        rows, [head or "" for head in table.heads[-1]], "simple", disable_numparse=True, colalign=_sides(table)
-    ).split("\n")
+    names, sides = [head or "" for head in table.heads[-1]], _sides(len(table.heads[-1]), table.labels)
+    heads, rule, *body = tabulate(rows, names, "simple", disable_numparse=True, colalign=sides).split("\n")
     spans = [_spanned(row, rule) for row in table.heads[:-1]]
     legend = ("Bold" if bold else "*") + f": best of its column, ours and the paper's apart. {MISSING}: no number."
     lines = [table.title, "", *spans, heads.rstrip(), rule, *(line.rstrip() for line in body), rule, legend]
@@ -38,7 +32,8 @@ def terminal(table: Table, bold: bool = False) -> str:
 
 def markdown(table: Table) -> str:
     """A table for GitHub: heads of several rows are joined into one."""
-    heads = [" ".join(filter(None, (_head(row, column) for row in table.heads))) for column in _columns(table)]
+    full = [[text for text, start, end in _spans(row) for _ in range(start, end)] for row in table.heads]
+    heads = [" ".join(filter(None, column)) for column in zip(*full)]
     rows = [_texts(row, "**{}**".format) for row in table.rows if row]
     lines = [table.title, "", pipe_table(heads, rows, table.labels), ""]
     lines += [f"Bold: best of its column, ours and the paper's apart. {MISSING}: no number.", *table.notices]
@@ -49,8 +44,7 @@ def markdown(table: Table) -> str:
 
 def pipe_table(heads: Sequence[str], rows: Sequence[Sequence[str]], labels: int = 1) -> str:
     """A table that reads in a terminal and in Markdown: the first columns left, the others right."""
-    sides = ["left" if column < labels else "right" for column in range(len(heads))]
-    return tabulate(rows, heads, "pipe", disable_numparse=True, colalign=sides)
+    return tabulate(rows, heads, "pipe", disable_numparse=True, colalign=_sides(len(heads), labels))
 
 
 def latex(table: Table) -> str:
@@ -91,16 +85,8 @@ def _texts(row: Sequence[Any], best: Callable[[str], str]) -> list[str]:
     return [best(_text(item)) if _is_best(item) else _text(item) for item in row]
 
 
-def _columns(table: Table) -> range:
-    return range(len(table.heads[-1]))
-
-
-def _sides(table: Table) -> list[str]:
-    return ["left" if column < table.labels else "right" for column in _columns(table)]
-
-
-def _head(row: Sequence[Optional[str]], column: int) -> str:
-    return next(text for text, start, end in _spans(row) if start <= column < end)
+def _sides(columns: int, labels: int) -> list[str]:
+    return ["left"] * labels + ["right"] * (columns - labels)
 
 
 def _spans(heads: Sequence[Optional[str]]) -> Iterator[tuple[str, int, int]]:

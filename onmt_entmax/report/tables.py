@@ -49,25 +49,17 @@ PAPER3 = {1.0: (24.25, 17993.0), 1.5: (5.55, 16.13), 2.0: (3.75, 7.55)}
 
 @dataclass
 class Cell:
-    """A number, or its absence.
-
-    Attributes:
-        value: None where it is missing.
-        sd: standard deviation over runs, or None.
-        digits: after the point.
-        best: whether it is the best of its column.
-    """
+    """A number (None where it is missing), its standard deviation over runs, and whether it is its column's best."""
 
     value: Optional[float] = None
     sd: Optional[float] = None
-    digits: int = 2
     best: bool = False
 
     def text(self) -> str:
         """The number as shown, without emphasis."""
         if self.value is None:
             return MISSING
-        return f"{self.value:,.{self.digits}f}" + ("" if self.sd is None else f" ±{self.sd:.2f}")
+        return f"{self.value:,.2f}" + ("" if self.sd is None else f" ±{self.sd:.2f}")
 
 
 @dataclass
@@ -75,12 +67,10 @@ class Table:
     """A table for any format.
 
     Attributes:
-        title: in a sentence.
         heads: rows of column heads; a head of ``None`` continues the one to its left.
         labels: how many columns at the left are labels.
         rows: label texts, then cells; an empty row is a rule.
         signatures: how the numbers were made.
-        notices: what a reader must know.
     """
 
     title: str
@@ -97,7 +87,10 @@ def table1(paths: Sequence[Path]) -> Table:
     Args:
         paths: files of ``onmt_entmax evaluate inflection --json``. A seed such as ``1+2+3`` means an ensemble.
     """
-    found, notices = [], []
+    notices: list[str] = []
+    found: list[dict[str, str]] = []  # fields of the signatures of what has a place
+    runs: dict[tuple[Any, str, bool], dict[str, float]] = {}  # alphas, setting, ensembles -> seed -> accuracy
+    first: dict[Any, dict[str, str]] = {}
     for path in paths:
         result = read_object(path, "result")
         about = _about(path, result, "acc")
@@ -105,52 +98,36 @@ def table1(paths: Sequence[Path]) -> Table:
         if alphas is None:
             notices.append(f"{path}: alpha {about['alpha']} has no place in this table: left out.")
             continue
-        found.append((path, result["macro"]["acc"], alphas, about))
-    singles: dict[tuple[Any, str], dict[str, float]] = {}
-    ensembles: dict[tuple[Any, str], float] = {}
-    first: dict[Any, dict[str, str]] = {}
-    for path, value, alphas, about in found:
+        found.append(about)
         setting, seed = about.get("set", "unknown"), about.get("seed", "unknown")
         _check_same(path, about, first.setdefault((alphas, setting), about))
-        if "+" in seed:
-            if (alphas, setting) in ensembles:
-                raise UserError(f"{path}: a second ensemble of alphas {about['alpha']}, setting {setting}.")
-            ensembles[alphas, setting] = value
-        else:
-            runs = singles.setdefault((alphas, setting), {})
-            if seed in runs:
-                raise UserError(f"{path}: a second run of seed {seed}, alphas {about['alpha']}, setting {setting}.")
-            runs[seed] = value
+        own = runs.setdefault((alphas, setting, "+" in seed), {})
+        if seed in own or ("+" in seed and own):
+            what = "ensemble of" if "+" in seed else f"run of seed {seed},"
+            raise UserError(f"{path}: a second {what} alphas {about['alpha']}, setting {setting}.")
+        own[seed] = result["macro"]["acc"]
+    known = sorted({*PAPER1, *(alphas for alphas, *_ in runs)})
     columns = [("high", False), ("high", True), ("medium", False), ("medium", True)]
-    known = {*PAPER1, *(key[0] for key in (*singles, *ensembles))}
-    ours: dict[Any, list[Cell]] = {}
-    theirs: dict[Any, list[Cell]] = {}
-    for alphas in sorted(known):
-        ours[alphas] = []
-        for setting, ensemble in columns:
-            runs = list(singles.get((alphas, setting), {}).values())
-            value = ensembles.get((alphas, setting)) if ensemble else (fmean(runs) if runs else None)
-            ours[alphas].append(Cell(value))
-        theirs[alphas] = [Cell(value) for value in PAPER1.get(alphas, (None,) * 4)]
-    for group in (ours, theirs):
-        _mark_best(list(group.values()), [True] * 4)
+    cells = [[runs.get((alphas, *column), {}).values() for column in columns] for alphas in known]
+    ours = [[Cell(fmean(values) if values else None) for values in row] for row in cells]
+    theirs = [[Cell(value) for value in PAPER1.get(alphas, (None,) * 4)] for alphas in known]
+    _mark_best(ours, theirs)
     rows: list[list[Any]] = []
     before = None
-    for alphas in sorted(known):
-        output, attention = alphas
+    for (output, attention), own_cells, published in zip(known, ours, theirs):
         label = f"{output:g}" if output != before else ""
         before = output
-        rows.append([label, f"{attention:g}", *_beside(ours[alphas], theirs[alphas])])
+        rows.append([label, f"{attention:g}", *_beside(own_cells, published)])
     rows += [[], ["UZH", "", *_beside([Cell()] * 4, [Cell(value) for value in PAPER1_UZH])]]
     heads = [
         ["α", None, "high (avg.)", None, "high (ens.)", None, "medium (avg.)", None, "medium (ens.)", None],
         ["output", "attention", *["ours", "paper"] * 4],
     ]
     title = "Word accuracy (%), averaged over languages; single runs averaged, or an ensemble of them."
-    counts = sorted({len(runs) for runs in singles.values()})
+    counts = sorted({len(own) for (*_, ensembles), own in runs.items() if not ensembles})
     if counts:
         notices.insert(0, _runs("averages", counts))
-    for *_, about in found:
+    for about in found:
         setting = about.get("set", "unknown")
         if setting not in PAPER1_LANGUAGES:
             notices.append(f"Setting {setting} is not in the paper's table: left out.")
@@ -161,8 +138,7 @@ def table1(paths: Sequence[Path]) -> Table:
             )
         if about.get("split") != "test":
             notices.append(f"Split {about.get('split')}; the paper's is test.")
-    signatures = [about["signature"] for *_, about in found]
-    return Table(title, heads, 2, rows, signatures, list(dict.fromkeys(notices)))
+    return Table(title, heads, 2, rows, [about["signature"] for about in found], list(dict.fromkeys(notices)))
 
 
 def table2(paths: Sequence[Path]) -> Table:
@@ -208,8 +184,7 @@ def table2(paths: Sequence[Path]) -> Table:
         ours.append([Cell(fmean(v) if v else None, stdev(v) if len(v) > 1 else None) for v in cells])
         published = PAPER2.get(alpha, ((None, None),) * len(DIRECTIONS))
         theirs.append([Cell(value, sd) for value, sd in published])
-    for group in (ours, theirs):
-        _mark_best(group, [True] * len(DIRECTIONS))
+    _mark_best(ours, theirs)
     rows: list[list[Any]] = []
     for alpha, own, published in zip(alphas, ours, theirs):
         rows += [[alpha_name(alpha), "ours", *own], ["", "paper", *published]]
@@ -236,16 +211,14 @@ def table3(paths: Sequence[Path]) -> Table:
             notices.append(f"{path}: alpha {shown} has no place in this table, where output and attention agree.")
             continue
         found.setdefault(alphas[0], []).append(numbers)
-    rows_of = sorted({*PAPER3, *found})
-    ours, theirs = [], []
-    for alpha in rows_of:
+    rows = []
+    for alpha in sorted({*PAPER3, *found}):
         own = []
         for side in (0, 1):
             values = [numbers[side] for numbers in found.get(alpha, []) if numbers[side] is not None]
             own.append(Cell(fmean(values) if values else None))
-        ours.append(own)
-        theirs.append([Cell(value) for value in PAPER3.get(alpha, (None, None))])
-    rows = [[alpha_name(a), *_beside(own, published)] for a, own, published in zip(rows_of, ours, theirs)]
+        published = [Cell(value) for value in PAPER3.get(alpha, (None, None))]
+        rows.append([alpha_name(alpha), *_beside(own, published)])
     notices.append("The paper's numbers are of its German-English validation set, ours of what the signatures name.")
     heads = [["method", "# attended", None, "# target words", None], ["", *["ours", "paper"] * 2]]
     title = "Average number of non-zeros in attention and output."
@@ -305,15 +278,14 @@ def _sparsity(path: Path) -> tuple[Optional[tuple[float, float]], str, Numbers, 
     return alphas, shown, numbers, best.get("signature") or run.signature
 
 
-def _mark_best(rows: Sequence[Sequence[Cell]], higher: Sequence[bool]) -> None:
-    """Mark the best of each column, all of them on a tie at the digits shown; not where only one is there."""
-    for column, up in enumerate(higher):
-        cells = [row[column] for row in rows if row[column].value is not None]
-        if len(cells) > 1:
-            values = [round(cell.value or 0.0, cell.digits) for cell in cells]
-            top = max(values) if up else min(values)
-            for cell, value in zip(cells, values):
-                cell.best = value == top
+def _mark_best(*groups: Sequence[Sequence[Cell]]) -> None:
+    """Mark the highest of each column, all of them on a tie at the digits shown; not where only one is there."""
+    for rows in groups:
+        for column in zip(*rows):
+            values = [None if cell.value is None else round(cell.value, 2) for cell in column]
+            known = [value for value in values if value is not None]
+            for cell, value in zip(column, values):
+                cell.best = len(known) > 1 and value == max(known)
 
 
 def _beside(ours: Sequence[Cell], theirs: Sequence[Cell]) -> list[Cell]:

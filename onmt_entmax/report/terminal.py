@@ -3,44 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Optional
 
-from onmt_entmax.report.layout import LEGEND_DROPPED, Layout, lay_out
 from onmt_entmax.report.steps import Block, Forced
 from onmt_entmax.report.text import cells, columns, join, wrap
-from onmt_entmax.report.trees import Tree
+from onmt_entmax.report.trees import Layout, Tree, lay_out
 
 BOLD, RESET = "\033[1m", "\033[0m"
 
 
 def tree_text(tree: Tree, width: int = 100) -> str:
-    """Draw a tree with box characters, its certificate and notices below.
-
-    Args:
-        tree: what to draw.
-        width: of the terminal, in cells.
-    """
+    """Draw a tree with box characters for a terminal of so many cells, its certificate and notices below."""
     width = max(width, 40)
     layout = lay_out(tree, cells, width, 1)
     lines = _side(layout) if layout.kind == "side" else _indented(layout)
-    below = [tree.statement, *([LEGEND_DROPPED] if layout.uses("✕") else []), *tree.notices]
-    head = wrap("Input: " + join(tree.source, False), cells, width) if tree.source else []
-    return "\n".join(
-        [*head, *([""] if head else []), *lines, "", *(part for text in below for part in wrap(text, cells, width))]
-    )
+    return _page(tree.source, [*lines, ""], [tree.statement, *layout.notes(tree)], width)
 
 
 def forced_text(forced: Forced, width: int = 100, bold: bool = False) -> str:
     """Draw a forced decoding in columns: the choices at each step, stretches without a choice joined.
 
-    Args:
-        forced: what to draw.
-        width: of the terminal, in cells.
-        bold: mark the gold token by bold type; otherwise by ``>``.
+    The gold token is marked by bold type, or else by ``>``; ``width`` is the terminal's, in cells.
     """
     width = max(width, 40)
     blocks = [_block_lines(block, width - 2, bold) for block in forced.blocks]
     widths = [max(cells(text) for text, _ in block) for block in blocks]
-    out = [*wrap("Input: " + join(forced.source, False), cells, width), ""] if forced.source else []
+    out = []
     for line in columns(widths, width - 2, 3):
         for row in range(max(len(blocks[index]) for index in line)):
             parts = []
@@ -50,7 +38,13 @@ def forced_text(forced: Forced, width: int = 100, bold: bool = False) -> str:
                 parts.append((f"{BOLD}{text}{RESET}" if bold and gold else text) + padding)
             out.append(("│ " + " │ ".join(parts)).rstrip())
         out.append("")
-    return "\n".join([*out, *(part for text in forced.notes for part in wrap(text, cells, width))])
+    return _page(forced.source, out, forced.notes, width)
+
+
+def _page(source: Optional[list[str]], picture: list[str], notes: Sequence[str], width: int) -> str:
+    """The input above a picture, and what is to be said of it below."""
+    head = [*wrap("Input: " + join(source, False), cells, width), ""] if source else []
+    return "\n".join([*head, *picture, *(part for text in notes for part in wrap(text, cells, width))])
 
 
 def _block_lines(block: Block, width: int, bold: bool) -> list[tuple[str, bool]]:
@@ -70,14 +64,13 @@ def _block_lines(block: Block, width: int, bold: bool) -> list[tuple[str, bool]]
 
 def _side(layout: Layout) -> list[str]:
     rows: list[str] = [""] * layout.rows
-    groups = _children(layout)
 
     def put(row: int, x: float, text: str) -> None:
         rows[row] += " " * (int(x) - cells(rows[row])) + text
 
     for index, place in enumerate(layout.placed):
         put(place.row, place.x, place.lines[0])
-        children = [layout.placed[child] for child in groups[index]]
+        children = [child for child in layout.placed if child.parent == index]
         if not children:
             if place.total:
                 put(place.row, layout.total_x or 0, place.total)
@@ -92,7 +85,7 @@ def _side(layout: Layout) -> list[str]:
             last = child is children[-1]
             corner = ("┬" if not last else "─") if row == place.row else ("└" if last else "├")
             space = int(child.x) - stem - 6
-            put(row, stem + 1, f"{corner} {child.label:>{space}} ─")
+            put(row, stem + 1, f"{corner} {child.segment.label:>{space}} ─")
     return rows
 
 
@@ -102,18 +95,9 @@ def _indented(layout: Layout) -> list[str]:
         for number, text in enumerate(place.lines):
             row = place.row + number
             if place.parent is not None and number == 0:
-                label = f"{place.label:>6}"
-                rows[row] = " " * max(int(place.x) - 9, 0) + f"{label} ─"
+                rows[row] = " " * max(int(place.x) - 9, 0) + f"{place.segment.label:>6} ─"
             rows[row] += " " * (int(place.x) - cells(rows[row])) + text
         if place.total:
             row = place.row + len(place.lines) - 1
             rows[row] += " " * (int(layout.total_x or 0) - cells(rows[row])) + place.total
     return rows
-
-
-def _children(layout: Layout) -> Sequence[list[int]]:
-    groups: list[list[int]] = [[] for _ in layout.placed]
-    for index, place in enumerate(layout.placed):
-        if place.parent is not None:
-            groups[place.parent].append(index)
-    return groups

@@ -15,16 +15,15 @@ SPECIAL = ("<s>", EOS, UNK, "<blank>")
 
 def visible(token: str) -> str:
     """Make every character of a token visible: blanks as ``␣``, controls and unassigned ones as ``⟨u+2028⟩``."""
-    return "".join(_visible_character(character) for character in token)
-
-
-def _visible_character(character: str) -> str:
-    if character in " \u2581":  # a blank, and SentencePiece's mark of one
-        return "␣"
-    joins = character in "\u200c\u200d"  # zero-width (non-)joiners shape the letters around them
-    if not joins and (unicodedata.category(character)[0] in "CZ"):
-        return f"⟨u+{ord(character):04x}⟩"
-    return character
+    text = ""
+    for character in token:
+        if character in " \u2581":  # a blank, and SentencePiece's mark of one
+            text += "␣"
+        elif character in "\u200c\u200d" or unicodedata.category(character)[0] not in "CZ":
+            text += character  # zero-width (non-)joiners shape the letters around them
+        else:
+            text += f"⟨u+{ord(character):04x}⟩"
+    return text
 
 
 def is_characters(tokens: Sequence[str]) -> bool:
@@ -62,16 +61,10 @@ def shorten(text: str, width: int) -> str:
     """Cut the middle of a text so that it fits in ``width`` cells."""
     if cells(text) <= width:
         return text
-    head, tail = "", ""
-    while cells(head) + cells(tail) + 1 < width:
-        kept = len(head) + len(tail)
-        if len(tail) < len(head):
-            tail = text[len(text) - len(tail) - 1 :]
-        else:
-            head = text[: len(head) + 1]
-        if len(head) + len(tail) <= kept:
-            break
-    return head.rstrip() + "…" + tail.lstrip()
+    head, tail = 0, len(text)
+    while cells(text[:head] + text[tail:]) + 1 < width:  # the longer text has more cells: this ends
+        head, tail = (head, tail - 1) if len(text) - tail < head else (head + 1, tail)
+    return text[:head].rstrip() + "…" + text[tail:].lstrip()
 
 
 def percent(probability: float) -> str:
@@ -118,14 +111,7 @@ def count(number: int, noun: str, plural: str = "") -> str:
 
 
 def wrap(text: str, measure: Measure, width: float, anywhere: bool = False) -> list[str]:
-    """Break a text into lines of at most ``width``, at blanks; a word that is too long breaks anywhere.
-
-    Args:
-        text: to break.
-        measure: width of a text.
-        width: of a line.
-        anywhere: the text has no blanks to break at.
-    """
+    """Break a text into lines of at most ``width``, at blanks or ``anywhere``; a word that is too long breaks, too."""
     if measure(text) <= width:
         return [text]
     lines, line = [], ""

@@ -1,7 +1,9 @@
-"""From a search to a tree of segments: what a picture of it shows, whatever draws the picture.
+"""From a search to a tree of segments and their places: what a picture of it shows, whatever draws the picture.
 
 A segment is a stretch of tokens without a choice inside it. The tree comes from the prefixes that a search recorded, or
-from the finished hypotheses of a certificate, whose common prefixes make a tree too.
+from the finished hypotheses of a certificate, whose common prefixes make a tree too. Places are in any unit, points for
+a figure, cells for a terminal: ``side``, where the first branch continues on its parent's line and the others go below,
+as in the paper's Fig. 1; or ``indented``, one branch per line, wrapped, for trees too wide for that.
 """
 
 from __future__ import annotations
@@ -14,9 +16,17 @@ from typing import Any, Optional
 
 from onmt_entmax.errors import UserError
 from onmt_entmax.report.readers import pick
-from onmt_entmax.report.text import EOS, count, is_characters, join, percent, percent_of_log
+from onmt_entmax.report.text import EOS, Measure, count, is_characters, join, percent, percent_of_log, wrap
 
 MAX_LEAVES = 16
+ENDS = {
+    "finished": "",
+    "live": " ✕",
+    "dropped": " ✕",
+    "cut": " … (length limit)",
+    "stopped": " … (search ended)",
+}
+LEGEND_DROPPED = "✕ dropped by the search."
 
 
 @dataclass
@@ -38,6 +48,11 @@ class Segment:
     status: str
     children: list[Segment] = field(default_factory=list)
     hidden: int = 0
+
+    @property
+    def label(self) -> str:
+        """Its branch's probability as shown."""
+        return "" if self.branch is None else percent(self.branch)
 
     def leaves(self) -> Iterator[Segment]:
         """All segments without a child, in the order shown."""
@@ -67,9 +82,16 @@ class Tree:
     certified: bool
     source: Optional[list[str]] = None
 
-    def text(self, segment: Segment) -> str:
-        """The tokens of a segment as they are shown."""
-        return join(segment.tokens, self.characters)
+    def text(self, segment: Segment, marked: bool = True) -> str:
+        """The tokens of a segment as they are shown, with a mark of how it ended."""
+        return join(segment.tokens, self.characters) + (ENDS[segment.status] if marked and not segment.children else "")
+
+    @property
+    def shows_totals(self) -> bool:
+        """Whether the probabilities of whole strings say more than the labels on the branches do."""
+        if not self.root.children or self.root.hidden:
+            return True
+        return any(child.children or child.hidden for child in self.root.children)
 
 
 @dataclass
@@ -89,9 +111,7 @@ def read_tree(path: Path, line: Optional[int] = None, max_leaves: int = MAX_LEAV
 def tree_of(example: dict[str, Any], max_leaves: int = MAX_LEAVES) -> Tree:
     """Make the tree of an example: of its ``tree``, or else of its certificate's hypotheses.
 
-    Args:
-        example: with ``tree``, ``certificate`` or both.
-        max_leaves: show at most this many ends: the finished ones first, the most probable of each kind.
+    It shows at most ``max_leaves`` ends: the finished ones first, the most probable of each kind.
     """
     certificate = example.get("certificate") or {}
     if example.get("tree"):
@@ -113,11 +133,7 @@ def tree_of(example: dict[str, Any], max_leaves: int = MAX_LEAVES) -> Tree:
 
 
 def certificate_statement(certificate: dict[str, Any]) -> tuple[str, bool]:
-    """Say in words what a certificate certifies.
-
-    Returns:
-        The statement, and whether the best hypothesis is certified.
-    """
+    """Say in words what a certificate certifies, and whether that is the best hypothesis."""
     if not certificate:
         return "No certificate was asked for.", False
     if certificate.get("reason"):
@@ -132,10 +148,8 @@ def certificate_statement(certificate: dict[str, Any]) -> tuple[str, bool]:
     mass = "" if found is None else f" Finished strings hold {percent(found)} of the probability{prefix}."
     bound = "" if dropped is None else f" (of at most {percent_of_log(dropped)} each)"
     if certificate.get("optimal"):
-        return (
-            f"Certificate: optimal. None of what was dropped{bound} is more probable than the best string.{mass}",
-            True,
-        )
+        what = f"None of what was dropped{bound} is more probable than the best string.{mass}"
+        return f"Certificate: optimal. {what}", True
     return f"Not certified: what was dropped{bound} may hold a more probable string.{mass}", False
 
 
@@ -221,3 +235,103 @@ def _segment(node: _Node, parent: Optional[_Node], shown: set[int]) -> Segment:
     children.sort(key=lambda child: -child.log_prob)
     made = [_segment(child, node, shown) for child in children]
     return Segment(tokens, branch, node.log_prob, node.status, made, hidden)
+
+
+@dataclass
+class Placed:
+    """A segment with its place.
+
+    Attributes:
+        segment: what it is.
+        lines: its text, on one line or wrapped.
+        total: probability of the whole prefix, for leaves where it adds something; else empty.
+        x: where the text starts.
+        row: of its first line, from 0.
+        parent: its index in the list, None for the root.
+    """
+
+    segment: Segment
+    lines: list[str]
+    total: str
+    x: float
+    row: int
+    parent: Optional[int] = None
+
+
+@dataclass
+class Layout:
+    """All segments in their places; ``width`` and ``rows`` are those of the whole."""
+
+    kind: str
+    placed: list[Placed] = field(default_factory=list)
+    width: float = 0.0
+    rows: int = 0
+    total_x: Optional[float] = None  # where the column of totals starts
+
+    def notes(self, tree: Tree) -> list[str]:
+        """What is said of the tree below its certificate."""
+        dropped = any("✕" in line for place in self.placed for line in place.lines)
+        return [LEGEND_DROPPED] * dropped + tree.notices
+
+
+def lay_out(tree: Tree, measure: Measure, width: float, pad: float) -> Layout:
+    """Place the segments of a tree in a width, side by side if that fits; ``pad`` is about a character's width."""
+    layout = _side(tree, measure, pad)
+    return layout if layout.width <= width else _indented(tree, measure, width, pad)
+
+
+def _total(tree: Tree, segment: Segment) -> str:
+    return percent_of_log(segment.log_prob) if tree.shows_totals and not segment.children else ""
+
+
+def _side(tree: Tree, measure: Measure, pad: float) -> Layout:
+    layout = Layout("side")
+
+    def place(segment: Segment, x: float, row: int, parent: Optional[int]) -> int:
+        """Place a segment and what follows it; returns the next free row."""
+        text, index = tree.text(segment), len(layout.placed)
+        layout.placed.append(Placed(segment, [text], _total(tree, segment), x, row, parent))
+        end = x + measure(text)
+        layout.width = max(layout.width, end)
+        gap = max((measure(child.label) for child in segment.children), default=0.0) + 6 * pad
+        for number, child in enumerate(segment.children):
+            row = place(child, end + gap, row, index) if number else max(row + 1, place(child, end + gap, row, index))
+        return max(row, layout.placed[index].row + 1)
+
+    layout.rows = place(tree.root, 0.0, 0, None)
+    _add_totals(layout, measure, pad)
+    return layout
+
+
+def _indented(tree: Tree, measure: Measure, width: float, pad: float) -> Layout:
+    layout = Layout("indented")
+    totals = max((measure(_total(tree, leaf)) for leaf in tree.root.leaves()), default=0.0)
+    available = width - (totals + 2 * pad if totals else 0.0)
+    labels = measure("100.0%") + 3 * pad
+    step = min(2.5 * pad, 0.4 * available / max(_depth(tree.root), 1))
+
+    def place(segment: Segment, depth: int, row: int, parent: Optional[int]) -> int:
+        x = 0.0 if parent is None else (depth - 1) * step + labels + pad
+        index = len(layout.placed)
+        lines = wrap(tree.text(segment), measure, available - x, tree.characters)
+        layout.placed.append(Placed(segment, lines, _total(tree, segment), x, row, parent))
+        layout.width = max([layout.width, *(x + measure(line) for line in lines)])
+        row += len(lines)
+        for child in segment.children:
+            row = place(child, depth + 1, row, index)
+        return row
+
+    layout.rows = place(tree.root, 0, 0, None)
+    _add_totals(layout, measure, pad)
+    return layout
+
+
+def _add_totals(layout: Layout, measure: Measure, pad: float) -> None:
+    totals = max(measure(place.total) for place in layout.placed)
+    if totals:
+        layout.total_x = layout.width + 2 * pad
+        layout.width = layout.total_x + totals
+
+
+def _depth(segment: Segment) -> int:
+    return 1 + max((_depth(child) for child in segment.children), default=0)

@@ -26,15 +26,7 @@ _SMALLEST = 0.1
 
 @dataclass
 class HeatMap:
-    """One model's attention, cut to what is legible.
-
-    Attributes:
-        source: tokens of the columns.
-        target: tokens of the rows.
-        weights: ``(target, source)``.
-        label: the model's name.
-        notices: what is left out, in sentences.
-    """
+    """One model's attention, cut to what is legible; weights are ``(target, source)``, ``label`` names the model."""
 
     source: list[str]
     target: list[str]
@@ -55,13 +47,7 @@ class HeatMap:
 
 
 def heat_map_of(example: dict[str, Any], label: str = "", max_tokens: int = MAX_TOKENS) -> HeatMap:
-    """Make the heat map of an example.
-
-    Args:
-        example: with ``attention``, or with ``steps`` that hold attention.
-        label: the model's name.
-        max_tokens: show at most this many source and as many target tokens.
-    """
+    """Make the heat map of an example with ``attention``, or with ``steps`` that hold some."""
     found = attention_of(example)
     if found is None:
         raise UserError(f"input line {example['line']}: no attention to show.")
@@ -77,13 +63,7 @@ def heat_map_of(example: dict[str, Any], label: str = "", max_tokens: int = MAX_
 
 @style.look()
 def attention_figure(maps: Sequence[HeatMap], width: float = style.PAGE, font: Optional[Path] = None) -> Figure:
-    """Draw heat maps: source across, target down, dark is much; every non-zero weight is outlined.
-
-    Args:
-        maps: one per model, in one row while they fit.
-        width: in inches.
-        font: a font file to use before all others.
-    """
+    """Draw heat maps, one per model: source across, target down, dark is much; non-zero weights are outlined."""
     texts = [text for one in maps for text in [*one.source, *one.target, one.caption, *one.notices]]
     names = families([*texts, "0123456789.,"], font)
     measure = Canvas(names, width).measure

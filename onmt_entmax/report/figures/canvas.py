@@ -31,14 +31,11 @@ LEADING = 1.45
 
 
 def families(texts: Iterable[str], font: Optional[Path] = None) -> list[str]:
-    """Choose font families that together hold every character of the texts.
+    """Choose font families that together hold every character of the texts, for matplotlib's ``font.family``.
 
     Args:
         texts: what will be drawn.
         font: a font file to use before all others.
-
-    Returns:
-        Families for matplotlib's ``font.family``, in order of preference.
 
     Raises:
         UserError: no installed font holds some characters; names them and a package that does.
@@ -47,7 +44,8 @@ def families(texts: Iterable[str], font: Optional[Path] = None) -> list[str]:
     if font is not None:
         chosen.append(_add(font))
     chosen += BASE
-    missing = {character for text in texts for character in text if not _invisible(character)}
+    seen = {character for text in texts for character in text}
+    missing = {one for one in seen if not one.isspace() and unicodedata.category(one) not in ("Cf", "Cc")}
     for family in chosen:
         missing -= _glyphs(font_manager.findfont(family))
     if missing:
@@ -73,10 +71,6 @@ def _message(missing: list[str]) -> str:
         f"No installed font has glyphs for {', '.join(names)}{more}. Install one (Debian, Ubuntu: `apt-get install "
         f"{packages}`; elsewhere the Noto fonts), or name a font file with --font."
     )
-
-
-def _invisible(character: str) -> bool:
-    return character.isspace() or unicodedata.category(character) in ("Cf", "Cc")
 
 
 def _add(path: Path) -> str:
@@ -118,15 +112,14 @@ def _installed() -> tuple[str, ...]:
 
 
 class Canvas:
-    """A page of at most a given width that grows downwards until it is a figure; all of it inside ``style.look``."""
+    """A page of at most a given width that grows downwards until it is a figure; all of it inside ``style.look``.
+
+    Args:
+        families: font families that hold all characters to be drawn.
+        width: in inches.
+    """
 
     def __init__(self, families: Sequence[str], width: float) -> None:
-        """Start a page.
-
-        Args:
-            families: font families that hold all characters to be drawn.
-            width: in inches.
-        """
         self.families = tuple(families)
         self.width = width * style.POINTS
         self.height = 0.0
@@ -159,9 +152,9 @@ class Canvas:
         self.height = max(self.height, y + 0.3 * size)
         self.used = max(self.used, x + (self.measure(text, size, bold) if align == "left" else 0.0))
 
-    def line(self, xs: Sequence[float], ys: Sequence[float], color: str = style.SOFT, width: float = 0.8) -> None:
+    def line(self, xs: Sequence[float], ys: Sequence[float], color: str = style.SOFT) -> None:
         """Draw a line through points."""
-        self._draw.append(lambda axes: axes.plot(xs, ys, color=color, linewidth=width, solid_capstyle="round"))
+        self._draw.append(lambda axes: axes.plot(xs, ys, color=color, linewidth=0.8, solid_capstyle="round"))
 
     def box(self, x: float, y: float, width: float, height: float, face: str, edge: str) -> None:
         """Draw a box with round corners; ``y`` is its top."""
@@ -176,8 +169,9 @@ class Canvas:
         self.height = max(self.height, y + height)
         self.used = max(self.used, x + width)
 
-    def figure(self, margin: float = 4.0) -> Figure:
+    def figure(self) -> Figure:
         """Make the figure: as wide and as high as what is on it."""
+        margin = 4.0
         width, height = self.used + 2 * margin, self.height + 2 * margin
         figure = Figure(figsize=(width / style.POINTS, height / style.POINTS))
         axes = figure.add_axes((0, 0, 1, 1))

@@ -24,31 +24,20 @@ _EDGES = (1, 2, 3, 4, 5, 6, 11, 21, 51, 101, 1001, 10001)
 Groups = Mapping[str, Sequence[Metrics]]  # label -> runs that are drawn alike
 
 
-def mapping_curves(
-    alphas: Sequence[float] = ALPHAS, reach: float = 4.5, points: int = 901
-) -> tuple[list[float], list[list[float]]]:
-    """Compute the first entry of entmax([t, 0]) for t from ``-reach`` to ``reach``.
-
-    Returns:
-        The values of t, and one list of probabilities per alpha.
-    """
+def mapping_curves(alphas: Sequence[float] = ALPHAS) -> tuple[list[float], list[list[float]]]:
+    """The first entry of entmax([t, 0]): the values of t, and one list of probabilities per alpha."""
     import torch
 
     from onmt_entmax.entmax import entmax
 
-    t = torch.linspace(-reach, reach, points, dtype=torch.float64)
+    t = torch.linspace(-4.5, 4.5, 901, dtype=torch.float64)
     scores = torch.stack([t, torch.zeros_like(t)], dim=-1)  # (points, 2)
     return t.tolist(), [entmax(scores, alpha)[:, 0].tolist() for alpha in alphas]
 
 
 @style.look()
 def mappings_figure(alphas: Sequence[float] = ALPHAS, width: float = style.COLUMN) -> Figure:
-    """Draw them; a marker shows where a mapping reaches 0 or 1, at t = ±1/(alpha − 1).
-
-    Args:
-        alphas: at least 1 each.
-        width: in inches.
-    """
+    """Draw them; a marker shows where a mapping reaches 0 or 1, at t = ±1/(alpha − 1)."""
     t, lines = mapping_curves(alphas)
     figure = Figure(figsize=(width, 0.72 * width), layout="constrained")
     axes = figure.add_subplot()
@@ -68,12 +57,7 @@ def mappings_figure(alphas: Sequence[float] = ALPHAS, width: float = style.COLUM
 
 
 def group(runs: Sequence[Metrics], labels: Optional[Sequence[str]] = None) -> dict[str, list[Metrics]]:
-    """Put runs with the same label together: the same alphas, unless labels are given.
-
-    Args:
-        runs: in any order; without labels they come by alphas, so that softmax looks alike in all figures.
-        labels: one per run, or None.
-    """
+    """Put runs with the same label together; None: the same alphas, in whose order softmax looks alike everywhere."""
     if labels is not None and len(labels) != len(runs):
         raise UserError(f"Invalid setting for `labels`: {len(labels)} for {len(runs)} files. One per file is needed.")
     if labels is None:
@@ -129,12 +113,7 @@ def panels(groups: Groups) -> list[Panel]:
 
 
 def learning_curves(groups: Groups, width: float = style.PAGE) -> Figure:
-    """Draw loss, accuracy, support sizes and a learned alpha against the step; the best validation is ringed.
-
-    Args:
-        groups: label -> runs.
-        width: in inches.
-    """
+    """Draw loss, accuracy, support sizes and a learned alpha against the step; the best validation is ringed."""
     with style.look(font_family=families(groups)):
         shown = panels(groups)
         across = 2 if width > 4 else 1
@@ -181,12 +160,7 @@ def draw_panel(axes, panel: Panel, groups: Groups) -> None:
 
 
 def training_speed(groups: Groups, width: float = style.COLUMN) -> Figure:
-    """Draw validation accuracy against time: all runs of a setting alike, a marker per validation.
-
-    Args:
-        groups: label -> runs.
-        width: in inches.
-    """
+    """Draw validation accuracy against time: all runs of a setting alike, a marker per validation."""
     longest = max(run.rows[-1]["elapsed"] for runs in groups.values() for run in runs)
     unit, seconds = ("hours", 3600) if longest > 3 * 3600 else ("minutes", 60) if longest > 180 else ("seconds", 1)
     with style.look(font_family=families(groups)):
@@ -212,14 +186,8 @@ def training_speed(groups: Groups, width: float = style.COLUMN) -> Figure:
 def alpha_grid(runs: Sequence[Metrics], fixed: float = 1.5, width: float = style.PAGE) -> Figure:
     """Draw the best validation accuracy against one alpha while the other is fixed: attention left, output right.
 
-    Args:
-        runs: of the grid; runs with the same alphas are averaged, each is shown as a dot. A learned attention alpha is
-            a star of its own, where it ended.
-        fixed: the alpha that is not varied.
-        width: in inches.
-
-    Raises:
-        UserError: fewer than two values on both sides.
+    Runs with the same alphas are averaged, each is shown as a dot. A learned attention alpha is a star of its own,
+    where it ended. Fewer than two values on both sides are a :class:`UserError`.
     """
     sides = [("attention α", 1, 0), ("output α", 0, 1)]
     given = [run for run in runs if None not in run.alphas and not run.learned]
@@ -283,15 +251,7 @@ def support_sizes(examples: Sequence[dict[str, Any]]) -> tuple[list[int], list[i
 
 
 def support_histogram(groups: Mapping[str, Sequence[dict[str, Any]]], width: float = style.PAGE) -> Figure:
-    """Draw the shares of support sizes of one or more models.
-
-    Args:
-        groups: label -> examples with ``steps``.
-        width: in inches.
-
-    Raises:
-        UserError: no steps in any of them.
-    """
+    """Draw the shares of support sizes of one or more models, from label -> examples with ``steps``."""
     sizes = {label: support_sizes(examples) for label, examples in groups.items()}
     titles = ("Target types of non-zero probability", "Source tokens attended to")
     sides = [side for side in (0, 1) if any(own[side] for own in sizes.values())]

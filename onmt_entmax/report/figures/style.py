@@ -98,10 +98,7 @@ def look(**changes: object) -> Iterator[None]:
 def save(figure: Figure, path: Path, signatures: Iterable[str] = ()) -> None:
     """Write a figure, whole or not at all; the signatures of its numbers go into the file's metadata.
 
-    Args:
-        figure: to write.
-        path: its suffix chooses the format: .png (200 dots per inch), .svg or .pdf.
-        signatures: how the numbers shown were made.
+    The suffix of the path chooses the format: .png (200 dots per inch), .svg or .pdf.
     """
     check_output(path)
     about = "; ".join(dict.fromkeys(signatures)) or "no signature"

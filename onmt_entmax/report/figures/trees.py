@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Optional
@@ -10,10 +11,9 @@ from matplotlib.figure import Figure
 
 from onmt_entmax.report.figures import style
 from onmt_entmax.report.figures.canvas import LEADING, SIZE, SMALL, Canvas, families
-from onmt_entmax.report.layout import LEGEND_DROPPED, Layout, Placed, lay_out, segment_text
 from onmt_entmax.report.steps import Block, Forced
 from onmt_entmax.report.text import EOS, columns, join, wrap
-from onmt_entmax.report.trees import Segment, Tree
+from onmt_entmax.report.trees import LEGEND_DROPPED, Layout, Placed, Segment, Tree, lay_out
 
 PAD = 4.0
 _LEAST_TEXT = 215.0  # points: a column's width
@@ -22,13 +22,7 @@ _OWN_MARKS = "✕…─+%0123456789.<>"
 
 @style.look()
 def beam_figure(tree: Tree, width: float = style.PAGE, font: Optional[Path] = None) -> Figure:
-    """Draw a search as a tree, its certificate below (Fig. 1 of the paper).
-
-    Args:
-        tree: what to draw.
-        width: in inches.
-        font: a font file to use before all others.
-    """
+    """Draw a search as a tree, its certificate below (Fig. 1 of the paper), at most so many inches wide."""
     canvas = Canvas(families([*_texts(tree), _OWN_MARKS], font), width)
     top = _source(canvas, tree.source)
     layout = lay_out(tree, canvas.measure, canvas.width, PAD)
@@ -39,23 +33,16 @@ def beam_figure(tree: Tree, width: float = style.PAGE, font: Optional[Path] = No
     for place in layout.placed:
         _segment(canvas, layout, place, baselines)
     y = top + layout.rows * leading + leading
-    notes = [*([LEGEND_DROPPED] if layout.uses("✕") else []), *tree.notices]
     widest = min(canvas.width, max(canvas.used, _LEAST_TEXT))  # no wider than the tree itself
     y = _paragraph(canvas, y, tree.statement, style.INK if tree.certified else style.WARN, widest)
-    for note in notes:
+    for note in layout.notes(tree):
         y = _paragraph(canvas, y, note, style.SOFT, widest)
     return canvas.figure()
 
 
 @style.look()
 def forced_figure(forced: Forced, width: float = style.PAGE, font: Optional[Path] = None) -> Figure:
-    """Draw a forced decoding as boxes of choices, the gold token in bold (Fig. 2 of the paper).
-
-    Args:
-        forced: what to draw.
-        width: in inches.
-        font: a font file to use before all others.
-    """
+    """Draw a forced decoding as boxes of choices, the gold token in bold (Fig. 2 of the paper)."""
     texts = [choice.text for block in forced.blocks for choice in block.choices] + (forced.source or [])
     canvas = Canvas(families([*texts, *forced.notes, _OWN_MARKS], font), width)
     y = _source(canvas, forced.source)
@@ -91,7 +78,7 @@ def _texts(tree: Tree) -> Iterable[str]:
     stack: list[Segment] = [tree.root]
     while stack:
         segment = stack.pop()
-        yield segment_text(tree, segment)
+        yield tree.text(segment)
         stack += segment.children
     yield from (tree.statement, LEGEND_DROPPED, *tree.notices, *(tree.source or ()))
 
@@ -118,7 +105,7 @@ def _edge(canvas: Canvas, layout: Layout, place: Placed, baselines: list[float])
         return
     parent = layout.placed[place.parent]
     middle = baselines[place.row] - 0.3 * SIZE
-    width = canvas.measure(place.label, SMALL)
+    width = canvas.measure(place.segment.label, SMALL)
     if layout.kind == "side":
         stem = parent.x + canvas.measure(parent.lines[0]) + 1.5 * PAD
         end = place.x - 0.75 * PAD
@@ -134,7 +121,7 @@ def _edge(canvas: Canvas, layout: Layout, place: Placed, baselines: list[float])
         canvas.line([stem, label_end - width - PAD / 2], [middle, middle], style.FAINT)
         canvas.line([stem, stem], [baselines[parent.row + len(parent.lines) - 1] + 0.2 * SIZE, middle], style.FAINT)
     canvas.line([label_end + PAD / 2, end], [middle, middle])
-    canvas.text(label_end, baselines[place.row] - 0.05 * SIZE, place.label, SMALL, style.ACCENT, align="right")
+    canvas.text(label_end, baselines[place.row] - 0.05 * SIZE, place.segment.label, SMALL, style.ACCENT, align="right")
 
 
 def _row_above(layout: Layout, place: Placed) -> int:
@@ -165,19 +152,10 @@ def _box_lines(canvas: Canvas, block: Block, inside: float) -> list[tuple[str, f
     lines = []
     for choice in block.choices:
         tail = canvas.measure(choice.percent, SMALL) + 1.5 * PAD if choice.percent else 0.0
-        bold = choice.gold
-        parts = wrap(choice.text, lambda text, bold=bold: canvas.measure(text, SIZE, bold), inside - tail)
-        for number, part in enumerate(parts):
-            first = number == 0
-            mark = "\0" if choice.gold else ""
-            lines.append(
-                (
-                    mark + part,
-                    canvas.measure(part, SIZE, choice.gold),
-                    choice.percent if first else "",
-                    tail if first else 0.0,
-                )
-            )
+        mark, measure = "\0" * choice.gold, functools.partial(canvas.measure, bold=choice.gold)
+        for number, part in enumerate(wrap(choice.text, measure, inside - tail)):
+            behind = ("", 0.0) if number else (choice.percent, tail)
+            lines.append((mark + part, measure(part), *behind))
     if block.more:
         lines.append((block.more, canvas.measure(block.more), "", 0.0))
     return lines

@@ -58,12 +58,7 @@ def _half(curve: list[dict[str, float]]) -> dict[str, float]:
 def trust_figure(groups: Mapping[str, Trust], width: float = style.PAGE) -> Figure:
     """Draw one line per model: left how often outputs of a probability are right, right the risk of accepting them.
 
-    Args:
-        groups: label -> what ``evaluate`` says of trust, all of one measure; translations have no left side.
-        width: in inches.
-
-    Raises:
-        UserError: results of inflection and of translation together.
+    All are of one measure; translations have no left side.
     """
     measures = {trust["measure"] for trust in groups.values()}
     if len(measures) > 1:
@@ -101,8 +96,7 @@ def _named(label: str, trust: Trust) -> str:
 def _reliability(axes, trust: Trust, look: dict[str, Any]) -> None:
     rows = trust["reliability"]
     xs, ys = [row["prob"] for row in rows], [row["acc"] for row in rows]
-    line = {**look, "marker": None}
-    axes.plot(xs, ys, **line, clip_on=False)
+    axes.plot(xs, ys, **{**look, "marker": None}, clip_on=False)
     areas = [6 + 150 * row["outputs"] / trust["outputs"] for row in rows]
     axes.scatter(xs, ys, areas, look["color"], marker=look["marker"], alpha=0.75, linewidths=0, clip_on=False, zorder=3)
 
