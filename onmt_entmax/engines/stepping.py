@@ -152,8 +152,8 @@ class GroupedSteps(NamedTuple):
     def _attend(self, query: Tensor, sentences: Tensor) -> tuple[Tensor, Tensor]:
         """Attentional output ``(R, H)`` and attention ``(R, S)`` of queries ``(R, H)``."""
         attention, batch = self.decoder.attn, self.keys.size(0)
-        width, places = _places(sentences, batch)
-        queries = _side_by_side(query, places, batch, width)
+        width, places = row_places(sentences, batch)
+        queries = side_by_side(query, places, batch, width)
         if attention.attn_type == "mlp":
             scores = attention.score(queries, self.keys)  # (B, W, S)
         else:
@@ -166,7 +166,7 @@ class GroupedSteps(NamedTuple):
         probs = entmax_forward(scores, alpha)
         if self.not_empty is not None:
             probs = probs * self.not_empty[sentences]
-        context = torch.bmm(_side_by_side(probs, places, batch, width), self.values).view(batch * width, -1)
+        context = torch.bmm(side_by_side(probs, places, batch, width), self.values).view(batch * width, -1)
         result = context if places is None else context[places]
         result = result.addmm_(query, self.weights.w_query)
         if attention.linear_out.bias is not None:
@@ -178,7 +178,7 @@ def _embed(decoder, tokens: Tensor) -> Tensor:
     return decoder.embeddings(tokens.view(-1, 1, 1)).squeeze(1)  # (R, E)
 
 
-def _places(sentences: Tensor, batch: int) -> tuple[int, Tensor | None]:
+def row_places(sentences: Tensor, batch: int) -> tuple[int, Tensor | None]:
     """W, and where each of the R rows stands among ``(B * W,)``: None where all sentences have W, in their order.
 
     The search knows its rows' sentences on the host (``ragged.with_host_copy``): there nobody waits for the device.
@@ -193,7 +193,7 @@ def _places(sentences: Tensor, batch: int) -> tuple[int, Tensor | None]:
     return width, places.to(sentences.device, non_blocking=True)
 
 
-def _side_by_side(rows: Tensor, places: Tensor | None, batch: int, width: int) -> Tensor:
+def side_by_side(rows: Tensor, places: Tensor | None, batch: int, width: int) -> Tensor:
     """Rows ``(R, n)`` as ``(B, W, n)``, zeros where a sentence has fewer than W rows."""
     if places is None:
         return rows.reshape(batch, width, rows.size(1))

@@ -77,6 +77,23 @@ def test_stocks_command_follows_the_checkpoint(model, checkpoint, corpus):
         assert one.log_prob == pytest.approx(record["hypotheses"][0]["log_prob"], abs=1e-4)
 
 
+def test_batches_of_any_size_are_searched_alike(checkpoint, corpus):
+    # those of size 1 and 2 are joined, all of one length or not
+    found = []
+    for size, search in (("1", "beam"), ("2", "beam"), ("30", "beam"), ("2", "exact")):
+        certificates = corpus.folder / f"transformer{size}{search}.jsonl"
+        options = ("-certificates", str(certificates), "-batch_size", size, "-search", search, "-n_best", "2")
+        corpus.translate(checkpoint, [*LINES, "", *LINES[::-1]], *options)
+        records = [json.loads(line) for line in certificates.read_text(encoding="utf-8").split("\n")[:-1]]
+        found.append([one["hypotheses"][0] for one in records if one["hypotheses"]])
+    assert [len(one) for one in found] == [8] * 4
+    for one in found[:3]:
+        assert [each["tokens"] for each in one] == [each["tokens"] for each in found[0]]
+        assert [each["log_prob"] for each in one] == pytest.approx([e["log_prob"] for e in found[0]], abs=1e-4)
+    for beam, exact in zip(found[0], found[3]):
+        assert exact["log_prob"] >= beam["log_prob"] - 1e-4
+
+
 def test_heads_are_measured(checkpoint, model, tmp_path, capsys):
     source, target = tmp_path / "a.src", tmp_path / "a.tgt"
     source.write_text("\n".join([*LINES, ""]) + "\n", encoding="utf-8")

@@ -13,6 +13,7 @@ from onmt_entmax.entmax import log_entmax, log_entmax_topk
 from onmt_entmax.entmax.engine import on_host, with_host_copy
 from onmt_entmax.entmax.functional import working_dtype
 from onmt_entmax.plugin.models import generator_alpha
+from onmt_entmax.plugin.translate.transformer import TransformerSteps, steps_transformer
 from onmt_entmax.search.scorer import Scorer, States, StepOutput
 
 
@@ -99,6 +100,18 @@ class RecurrentScorer(ModelScorer):
             known, places = on_host(sentences, wait=False), self.places[sentences]
             sentences = places if known is None else with_host_copy(places, on_host(self.places)[known])
         return self.view.step(tokens, states, sentences, parents)
+
+
+class TransformerScorer(RecurrentScorer):
+    """OpenNMT-py's Transformer decoder, step by step, without a copy of the memory per prefix; rows in any order."""
+
+    mixed_lengths = False
+
+    def start(self) -> States:
+        """See :class:`~onmt_entmax.search.scorer.Scorer`."""
+        self.view = TransformerSteps(self.decoder, self.memory, self.src_len)
+        self.places = None
+        return self.view.start_states()
 
 
 class GenericScorer(ModelScorer):
@@ -223,9 +236,11 @@ class EnsembleScorer:
         return StepOutput(log_probs, tuple(part for output in outputs for part in output.states), attention)
 
 
-def supports_step(model) -> bool:
-    """Whether the model has our input-feeding decoder, in a form that :class:`RecurrentScorer` can step."""
-    return getattr(model.decoder, "supports_search", False)
+def stepping_scorer(model) -> type[RecurrentScorer] | None:
+    """The scorer that shares what prefixes of a sentence share and takes rows in any order; None for some decoders."""
+    if getattr(model.decoder, "supports_search", False):
+        return RecurrentScorer
+    return TransformerScorer if steps_transformer(model.decoder) else None
 
 
 def build_scorer(
@@ -245,5 +260,5 @@ def build_scorer(
         any_order: exact search needs it: rows of one step need not follow from those of the step before.
     """
     other = PrefixScorer if any_order else GenericScorer
-    scorers = [(RecurrentScorer if supports_step(model) else other)(model, src, src_len) for model in models]
+    scorers = [(stepping_scorer(model) or other)(model, src, src_len) for model in models]
     return scorers[0] if len(scorers) == 1 else EnsembleScorer(scorers, average_probabilities)

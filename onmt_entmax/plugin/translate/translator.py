@@ -17,7 +17,7 @@ from onmt_entmax.plugin.models import float32_products, generator_alpha
 from onmt_entmax.plugin.translate.batching import join_batches
 from onmt_entmax.plugin.translate.options import MAX_EXPANSIONS
 from onmt_entmax.plugin.translate.output import Outputs
-from onmt_entmax.plugin.translate.scorers import ModelScorer, build_scorer, combine, supports_step
+from onmt_entmax.plugin.translate.scorers import ModelScorer, build_scorer, combine, stepping_scorer
 from onmt_entmax.search.beam import beam_search
 from onmt_entmax.search.mbr import decide
 from onmt_entmax.search.result import Hypothesis, SearchResult
@@ -92,7 +92,7 @@ class SparseTranslator(StockTranslator):
     @property
     def joins_batches(self) -> bool:
         """Whether several batches may be searched as one: the search then takes fewer and fuller steps."""
-        return not self._samples and all(supports_step(member) for member in self.members)
+        return not self._samples and all(stepping_scorer(member) for member in self.members)
 
     @property
     def _samples(self) -> bool:
