@@ -24,7 +24,7 @@ SUBCOMMANDS = {
     "steps": ("onmt_entmax.commands.steps", "epochs to steps for onmt_train"),
     "prepare": ("onmt_entmax.commands.prepare", "turn a corpus into training text: inflection, translation"),
     "overview": ("onmt_entmax.commands.overview", "one row per run: accuracy, sparsity, certificate rates"),
-    "evaluate": ("onmt_entmax.commands.evaluate", "score predictions: inflection, translation"),
+    "evaluate": ("onmt_entmax.commands.evaluate", "score predictions (inflection, translation), or a model's search"),
     "accept": ("onmt_entmax.commands.accept", "split predictions into those to accept and those to review"),
     "table": ("onmt_entmax.commands.table", "the paper's tables from result files, the paper's numbers beside ours"),
     "figure": ("onmt_entmax.commands.figure", "the paper's figures and others: beam, forced, attention, ..."),

@@ -1,16 +1,21 @@
-"""``onmt_entmax evaluate TASK``: score what ``onmt_translate`` wrote.
+"""``onmt_entmax evaluate TASK``: score what ``onmt_translate`` wrote; ``search``: what a model and its search find.
 
 onmt_entmax evaluate inflection --gold runs/medium/test --predictions test.pred --certificates test.jsonl
 onmt_entmax evaluate translation --data runs/de-en --predictions seed1.pred seed2.pred seed3.pred --json scores.json
+onmt_entmax evaluate search --model best.pt --src test.src --tgt test.tgt --measure bleu --json search.json
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
+from typing import Any
 
 from onmt_entmax.commands import shared
-from onmt_entmax.files import write_json
+from onmt_entmax.errors import UserError
+from onmt_entmax.files import split_tokens, write_json
+from onmt_entmax.signatures import signature
 from onmt_entmax.tasks.translation.text import RAW_TOKENIZERS
 
 
@@ -20,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         inflection=("accuracy and edit distance per language", _inflection_arguments),
         translation=("BLEU, tokenised and detokenised", _translation_arguments),
+        search=("search errors of beams, exact search and empty outputs, with a model", _search_arguments),
     )
 
 
@@ -29,6 +35,10 @@ def run(args: argparse.Namespace) -> int:
         from onmt_entmax.tasks.inflection.evaluate import Options, evaluate, table
 
         result = evaluate(Options(**{name: getattr(args, name) for name in Options.__dataclass_fields__}))
+    elif args.task == "search":
+        from onmt_entmax.tasks.search import table
+
+        result = _searched(args)
     else:
         from onmt_entmax.tasks.translation.evaluate import evaluate, table
 
@@ -79,6 +89,62 @@ def _translation_arguments(parser: argparse.ArgumentParser) -> None:
     raw = f"sacreBLEU's tokeniser for running text: {', '.join(RAW_TOKENIZERS)} (default: 13a; ja-mecab for Japanese)"
     add("--raw-tokenizer", metavar="NAME", help=raw)
     _common_arguments(parser, "e.g. 1,2,3")
+
+
+def _search_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    shared.add_model_arguments(parser)
+    shared.add_text_argument(parser, "src", "the inputs")
+    shared.add_text_argument(parser, "tgt", "the references, as tokens of the model")
+    add("--measure", required=True, help="acc: percent of the lines that are right; bleu: of words, subwords undone")
+    beams = "their sizes (default: 1 2 5 10 50)"
+    add("--beams", nargs="+", type=int, default=[1, 2, 5, 10, 50], metavar="N", help=beams)
+    add("--max-expansions", type=int, default=10_000, metavar="N", help="of exact search, per line (%(default)s)")
+    add("--max-length", type=int, default=250, metavar="N", help="most tokens of an output (default: %(default)s)")
+    add("--json", type=Path, metavar="FILE", help="write all numbers")
+
+
+def _searched(args: argparse.Namespace) -> dict[str, Any]:
+    """Search with every beam and exactly, and compare."""
+    from onmt_entmax.tasks.search import Output, check, finite, search_numbers
+
+    beams = check(args.measure, args.beams)
+    pairs = [(split_tokens(source), split_tokens(target)) for source, target in zip(*shared.required_pairs(args))]
+    filled = [pair for pair in pairs if pair[0]]
+    if not filled:
+        raise UserError("There is nothing to search: all sources are blank.")
+    sources, targets = zip(*filled)
+    model = shared.load_model(args)
+    searches, proven = {}, []
+    settings = {"max_length": args.max_length, "batch_size": args.batch_size}
+    for number, beam in enumerate([*beams, None], 1):
+        what = "exact search" if beam is None else f"beam {beam}"
+        print(f"{what} ({number} of {len(beams) + 1}), {len(sources):,} lines", file=sys.stderr)
+        if beam is None:
+            found = model.translate(sources, search="exact", max_expansions=args.max_expansions, **settings)
+            proven = [one.certificate["optimal"] is True for one in found]
+        else:
+            found = model.translate(sources, beam_size=beam, certificates=False, **settings)
+        searches[beam] = [Output(one.tokens, finite(one.log_prob, one.hypotheses[0].finished)) for one in found]
+    empty = [one.log_prob for one in model.force(sources, [[]] * len(sources), 1, args.batch_size)]
+    result = search_numbers(searches, proven, empty, targets, args.measure)
+    about = {
+        "src": args.src.name if args.src else "text",
+        "lines": len(sources),
+        "measure": args.measure,
+        "subwords": result["subwords"],
+        "max_expansions": args.max_expansions,
+        "max_length": args.max_length,
+        "alpha": model.alphas,
+        **result.pop("fields"),
+    }
+    return {
+        **result,
+        "blank": len(pairs) - len(sources),
+        "max_expansions": args.max_expansions,
+        "models": [Path(path).name for path in args.model],
+        "signature": signature("search", about),
+    }
 
 
 def _common_arguments(parser: argparse.ArgumentParser, seeds: str) -> None:

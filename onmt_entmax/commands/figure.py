@@ -31,6 +31,7 @@ FIGURES = {
     "training-speed": ("accuracy against time (Fig. 6)", "metrics files"),
     "learning-curves": ("loss, accuracy, support sizes by step", "metrics files"),
     "trust": ("reliability diagram, risk-coverage curve", "results of `evaluate --certificates --json`, one per model"),
+    "search": ("scores over beam sizes and of exact search", "results of `evaluate search --json`, one per model"),
     "support-histogram": ("how often how many non-zeros", "output of `force`, one per model"),
 }
 # those of one input, which a terminal can show too

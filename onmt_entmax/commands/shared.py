@@ -34,20 +34,23 @@ def add_forced_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", metavar="FILE", help="also write the numbers as JSON")
 
 
-def add_tasks(
-    parser: argparse.ArgumentParser,
-    inflection: tuple[str, Callable[[argparse.ArgumentParser], None]],
-    translation: tuple[str, Callable[[argparse.ArgumentParser], None]],
-) -> None:
+def add_tasks(parser: argparse.ArgumentParser, **tasks: tuple[str, Callable[[argparse.ArgumentParser], None]]) -> None:
     """One sub-parser per task, from what it does and the function that adds its arguments."""
-    tasks = parser.add_subparsers(dest="task", metavar="TASK", required=True)
-    for name, (what, add) in (("inflection", inflection), ("translation", translation)):
-        add(tasks.add_parser(name, help=what, description=what, allow_abbrev=False))
+    parsers = parser.add_subparsers(dest="task", metavar="TASK", required=True)
+    for name, (what, add) in tasks.items():
+        add(parsers.add_parser(name, help=what, description=what, allow_abbrev=False))
 
 
 def load_model(args: argparse.Namespace):
-    """The model of :func:`add_model_arguments`; unknown tokens are reported on standard error."""
-    return onmt_entmax.load(*args.model, gpu=args.gpu, log=lambda text: print(text, file=sys.stderr), progress=True)
+    """The model of :func:`add_model_arguments`; unknown tokens are reported on standard error, once."""
+    said: set[str] = set()
+
+    def log(text: str) -> None:
+        if text not in said:
+            print(text, file=sys.stderr)
+        said.add(text)
+
+    return onmt_entmax.load(*args.model, gpu=args.gpu, log=log, progress=True)
 
 
 def required_lines(args: argparse.Namespace, name: str) -> list[str]:

@@ -23,6 +23,7 @@ KINDS = {
     "metrics": ("a metrics file of `onmt_train`", "`table 3` and `figure learning-curves` or `training-speed`"),
     "best": ("the note on a best checkpoint (PREFIX_best.json)", "nothing but you"),
     "result": ("a result of `onmt_entmax evaluate --json`", "`table 1`, `table 2`, `overview` and `figure trust`"),
+    "search": ("a result of `onmt_entmax evaluate search --json`", "`figure search`"),
     "sparsity": ("a result of `onmt_entmax sparsity`", "`table 3` and `overview`"),
     "certificate": ("certificates of `onmt_translate -certificates`", "`figure beam`, `uncertain` and `evaluate`"),
     "trace": ("search trees of `onmt_entmax trace`", "`figure beam` and `figure attention`"),
@@ -40,6 +41,8 @@ def kind(record: dict[str, Any]) -> Optional[str]:
         return "best"
     if isinstance(record.get("signatures"), dict):
         return "result"
+    if "searches" in record and "signature" in record:
+        return "search"
     if "target_types" in record and "signature" in record:
         return "sparsity"
     if "line" in record and "hypotheses" in record:

@@ -96,6 +96,15 @@ def test_sparsity(folder):
     check("Sparsity", [read_json(folder / "sparsity---tgt")])
 
 
+def test_search(folder):
+    words = ["--model", folder / "m_best.pt", "--src", folder / "a.src", "--tgt", folder / "a.tgt", "--max-length", 9]
+    words += ["--beams", 2, "--max-expansions", 20]
+    for measure in ("acc", "bleu"):
+        more = ["--measure", measure, "--json", folder / f"{measure}.json"]
+        assert main(["evaluate", "search", *map(str, [*words, *more])]) == 0
+    check("Search", [read_json(folder / f"{measure}.json") for measure in ("acc", "bleu")])
+
+
 def test_results(folder, tmp_path):
     (tmp_path / "test").mkdir()
     write(tmp_path / "test" / "x.gold", ["a\tab\tV", "b\tc\tV"])

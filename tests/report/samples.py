@@ -247,6 +247,16 @@ def trust_result(probs: list[float], quality: list[float], measure: str = "acc")
     return {"runs": [{"predictions": f"{seed}.pred", "trust": own} for seed in (1, 2)], "mean": {"chrf": 50.0}, **about}
 
 
+def search_result(scores: list[float], alpha: str, measure: str = "bleu") -> dict[str, Any]:
+    """What ``evaluate search --json`` writes of beams of 1 and 5 and of exact search."""
+    rows = [
+        {"beam": beam, measure: score, "length_ratio": score / 40, "errors": 0.0, "empty": 0.0}
+        for beam, score in zip((1, 5, None), scores)
+    ]
+    about = {"measure": measure, "lines": 10, "proven": 9, "signature": f"search|alpha:{alpha}|version:0.1.0"}
+    return {**about, "searches": rows}
+
+
 SOURCE = ["<lang:english>", "<tag:V>", "<tag:V.PTCP>", "<tag:PST>", "d", "r", "a", "w"]
 DRAW_PATHS = [
     ([*"drawed", "</s>"], [1, 1, 1, 1, 0.664, 1, 1], "finished"),

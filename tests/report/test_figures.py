@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import matplotlib
 import pytest
@@ -14,6 +15,7 @@ from onmt_entmax.cli import main
 from onmt_entmax.commands.figure import FIGURES
 from onmt_entmax.errors import UserError
 from onmt_entmax.report.figures import attention, plots, style
+from onmt_entmax.report.figures.search import search_figure
 from onmt_entmax.report.figures.trees import beam_figure, forced_figure
 from onmt_entmax.report.figures.trust import sentences, trust_figure, trusts_of
 from onmt_entmax.report.metrics import Metrics
@@ -42,8 +44,11 @@ def inputs(tmp_path, draw_file, forced_file):
     ]
     trusted = tmp_path / "evaluation.json"
     trusted.write_text(json.dumps(samples.trust_result([1.0, 0.8, 0.8, 0.3], [100, 100, 0, 0])), encoding="utf-8")
+    searched = tmp_path / "search.json"
+    searched.write_text(json.dumps(samples.search_result([38, 39, 35], "1/1")), encoding="utf-8")
     return {
         "mappings": [],
+        "search": ["--input", str(searched)],
         "trust": ["--input", str(trusted)],
         "beam": ["--input", str(draw_file)],
         "forced": ["--input", str(forced_file)],
@@ -327,6 +332,26 @@ def test_empty_files_are_said_in_one_line(tmp_path, capsys):
             assert main(["figure", name, "--input", str(empty), "--output", str(tmp_path / "a.png")]) == 2
             assert capsys.readouterr().err == f"onmt_entmax figure: {empty} is empty: nothing to show.\n"
     assert not (tmp_path / "a.png").exists()
+
+
+def test_search_has_exact_search_apart_at_the_end(tmp_path, capsys):
+    paths = []
+    for name, scores, alpha in (("a", [38, 39, 35], "1/1"), ("b", [40, 41, 41], "1.5/1.5")):
+        (tmp_path / f"{name}.json").write_text(json.dumps(samples.search_result(scores, alpha)), encoding="utf-8")
+        paths.append(str(tmp_path / f"{name}.json"))
+    results = {path: json.loads(Path(path).read_text(encoding="utf-8")) for path in paths}
+    drawn = search_figure(results)
+    line, dotted, ring = drawn.axes[0].lines[:3]
+    assert list(line.get_ydata()) == [38, 39] and list(dotted.get_ydata()) == [39, 35]
+    assert list(ring.get_xdata()) == [2.3] and list(ring.get_ydata()) == [35]
+    assert [text.get_text() for text in drawn.axes[0].get_xticklabels()] == ["1", "5", "exact"]
+    assert list(drawn.axes[1].lines[0].get_ydata()) == [38 / 40, 39 / 40]
+    assert main(["figure", "search", "--input", *paths, "--output", str(tmp_path / "s.png")]) == 0
+    said = capsys.readouterr().out.split("\n")
+    assert said[1] == "softmax: exact search has proved 9 of 10 outputs to be the most probable."
+    assert said[2].startswith("1.5-entmax: ")
+    with pytest.raises(UserError, match="Accuracy and BLEU do not fit in one figure"):
+        search_figure({**results, "c": samples.search_result([1, 2, 3], "2/2", "acc")})
 
 
 def test_trust_says_what_it_means():

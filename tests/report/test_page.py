@@ -86,6 +86,11 @@ def test_page_says_which_outputs_to_trust(run_dir):
     assert "trust|task:toy|bins:10" in text and "onmt_entmax accept" in text
 
 
+def test_page_says_where_results_of_search_are_shown(run_dir):
+    (run_dir / "search.json").write_text(json.dumps(samples.search_result([1, 2, 3], "1/1")), encoding="utf-8")
+    assert "search.json is not shown here: `onmt_entmax figure search` draws it." in read_run(run_dir).notices
+
+
 def test_certificate_rates_count_void_ones_as_not_certified(run_dir):
     # three complete certificates and a void one: 75%; one string alone in none of the three
     text = re.sub("<[^>]+>", " ", page(read_run(run_dir)))

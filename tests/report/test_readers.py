@@ -50,7 +50,8 @@ def test_kinds():
     result = samples.inflection_result(1.0, "1/1", "1")
     metrics = samples.metrics_rows(1, 1, 9)[0]
     objects = [samples.draw(), trace, samples.TREE_OF_LIFE, metrics, result, ATTENTION, BEST, {"a": 1}]
-    kinds = ["certificate", "trace", "forced", "metrics", "result", "attention", "best", None]
+    objects.append(samples.search_result([1, 2, 3], "1/1"))
+    kinds = ["certificate", "trace", "forced", "metrics", "result", "attention", "best", None, "search"]
     assert [kind(each) for each in objects] == kinds
     assert set(kinds) - {None} == set(KINDS) - {"sparsity"}
 

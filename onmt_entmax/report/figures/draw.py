@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
@@ -13,6 +13,7 @@ from onmt_entmax.errors import UserError
 from onmt_entmax.files import sha256
 from onmt_entmax.report.figures import plots, style
 from onmt_entmax.report.figures.attention import attention_figure, heat_map_of
+from onmt_entmax.report.figures.search import search_figure
 from onmt_entmax.report.figures.trees import beam_figure, forced_figure
 from onmt_entmax.report.figures.trust import sentences, trust_figure, trusts_of
 from onmt_entmax.report.metrics import read_metrics
@@ -36,7 +37,7 @@ def draw(name: str, options: Namespace) -> Drawing:
 
     Args:
         name: ``mappings``, ``beam``, ``forced``, ``attention``, ``support-histogram``, ``alpha-grid``,
-            ``training-speed``, ``learning-curves`` or ``trust``.
+            ``training-speed``, ``learning-curves``, ``trust`` or ``search``.
         options: those of ``onmt_entmax figure``.
     """
     return _DRAW.get(name, _runs)(options)
@@ -80,7 +81,9 @@ def _support_histogram(options: Namespace) -> Drawing:
 def _trust(options: Namespace) -> Drawing:
     groups, signatures = {}, []
     results = [read_object(path, "result") for path in options.input]
-    for path, label, result in zip(options.input, options.labels or _alphas(options.input, results), results):
+    for path, label, result in zip(
+        options.input, options.labels or _alphas(options.input, map(_first_signature, results)), results
+    ):
         found = dict(trusts_of(result))
         if not found:
             raise UserError(f"{path} says nothing of trust: run `onmt_entmax evaluate` with --certificates (not void).")
@@ -88,6 +91,17 @@ def _trust(options: Namespace) -> Drawing:
         signatures.append(result["signatures"]["trust"])
     notices = [f"{label}: {' '.join(sentences(own))}" for label, own in groups.items()]
     return Drawing(trust_figure(groups, _page(options)), signatures, notices)
+
+
+def _search(options: Namespace) -> Drawing:
+    results = [read_object(path, "search") for path in options.input]
+    labels = options.labels or _alphas(options.input, [result["signature"] for result in results])
+    proven = [
+        f"{label}: exact search has proved {result['proven']:,} of {result['lines']:,} outputs to be the most probable."
+        for label, result in zip(labels, results)
+    ]
+    figure = search_figure(dict(zip(labels, results)), _page(options))
+    return Drawing(figure, [result["signature"] for result in results], proven)
 
 
 def _runs(options: Namespace) -> Drawing:
@@ -104,9 +118,13 @@ def _runs(options: Namespace) -> Drawing:
     return Drawing(figure, [run.signature for run in runs], notices)
 
 
-def _alphas(paths: Sequence[Path], results: Sequence[dict[str, Any]]) -> list[str]:
+def _first_signature(result: dict[str, Any]) -> str:
+    return next(iter(result["signatures"].values()), "")
+
+
+def _alphas(paths: Sequence[Path], signatures: Iterable[str]) -> list[str]:
     """Names of models by their alphas where signatures tell these and they differ, else by their files."""
-    about = [parse_signature(next(iter(result["signatures"].values()), "")).get("alpha", "") for result in results]
+    about = [parse_signature(one).get("alpha", "") for one in signatures]
     try:
         labels = [alphas_name(*map(float, alpha.split("/"))) for alpha in about]
     except (ValueError, TypeError):
@@ -136,4 +154,5 @@ _DRAW: dict[str, Callable[[Namespace], Drawing]] = {
     "attention": _attention,
     "support-histogram": _support_histogram,
     "trust": _trust,
+    "search": _search,
 }
