@@ -59,7 +59,6 @@ setup(
         "numba>=0.59",
         "pyyaml>=5.4",
         "rapidfuzz>=2.13",
-        "rapidfuzz>=2.0",
         "sacrebleu>=2.3",
         "scipy>=1.7",
         "sacremoses>=0.1",

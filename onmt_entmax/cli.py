@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 
 from onmt_entmax.errors import UserError
+from onmt_entmax.files import check_output
 
 # subcommand -> (module, what it does)
 SUBCOMMANDS = {
@@ -83,6 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = next((word for word in argv if not word.startswith("-")), None)
     args = build_parser(command).parse_args(argv)
     try:
+        _check_outputs(args)
         return importlib.import_module(SUBCOMMANDS[args.command][0]).run(args)
     except BrokenPipeError:  # `onmt_entmax ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -93,6 +95,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"onmt_entmax {args.command}: interrupted", file=sys.stderr)
         return 130
+
+
+def _check_outputs(args: argparse.Namespace) -> None:
+    """Refuse an output that is one of the files, or folders of files, that the command reads."""
+    outputs = {name: getattr(args, name, None) for name in ("output", "json", "submission")}
+    for name, output in outputs.items():
+        # `prepare` may write beside its data; it looks at single files itself
+        if output is None or (args.command == "prepare" and os.path.isdir(output)):
+            continue
+        for setting, value in vars(args).items():
+            for path in value if isinstance(value, list) else [value]:
+                if setting not in outputs and isinstance(path, (str, os.PathLike)):
+                    check_output(name, output, setting, path)
 
 
 def _show_every_character() -> None:

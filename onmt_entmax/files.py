@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Callable, Union
 
-from onmt_entmax.errors import UserError
+from onmt_entmax.errors import UserError, invalid_setting
 
 PathLike = Union[str, "os.PathLike[str]"]
 
@@ -116,6 +116,55 @@ def read_json(path: PathLike) -> dict[str, Any]:
     if not text.strip():
         raise UserError(f"{path} is empty; a JSON object is needed.")
     return _parse(text, str(path))
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """Read a text of YAML. A key that stands twice in one mapping is an error; YAML's own readers take the last one.
+
+    Args:
+        text: the document.
+        where: its name in errors.
+
+    Raises:
+        UserError: naming line and key, or what is not YAML.
+    """
+    import yaml
+
+    loader = yaml.SafeLoader(text)
+    try:
+        root = loader.get_single_node()
+        nodes, seen = [root], {id(root)}
+        for node in nodes:
+            inside = node.value if isinstance(node, (yaml.MappingNode, yaml.SequenceNode)) else []
+            if isinstance(node, yaml.MappingNode):
+                _refuse_doubled(node.value, where)
+                inside = [value for _, value in inside]
+            nodes += [child for child in inside if id(child) not in seen]  # an alias may lead back
+            seen.update(map(id, inside))
+        return None if root is None else loader.construct_document(root)
+    except yaml.YAMLError as error:
+        raise UserError(f"{where}: not YAML: {' '.join(str(error).split())}") from None
+
+
+def _refuse_doubled(pairs: list[tuple[Any, Any]], where: str) -> None:
+    lines: dict[object, int] = {}
+    for key, _ in pairs:
+        line = key.start_mark.line + 1
+        name = key.value if isinstance(key.value, str) else id(key)
+        if name in lines:
+            raise UserError(f"{where}, line {line}: the key `{name}` is there already, in line {lines[name]}.")
+        lines[name] = line
+
+
+def check_output(name: str, output: PathLike, setting: str, path: PathLike) -> None:
+    """Refuse an output (the setting ``name``) that is an input (``setting``: ``path``), however it is written.
+
+    Raises:
+        UserError: naming both settings.
+    """
+    with contextlib.suppress(OSError):  # what is not there cannot be overwritten
+        if os.path.samefile(output, path):
+            raise invalid_setting(name, output, f"It is the input of `{setting}`, which would be overwritten.")
 
 
 def part_of(path: PathLike) -> Path:

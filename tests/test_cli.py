@@ -60,6 +60,10 @@ def test_doctor_names_engine_and_missing_parts(monkeypatch, capsys):
     assert rows["engine, cpu"].strip().startswith("cpu (")
     assert "missing, needed only for transform terminology: pip install spacy" in rows["spacy"]
     assert "missing" not in rows["matplotlib"]
+    monkeypatch.setattr(doctor, "_version", lambda package: "missing" if package == "rapidfuzz" else real(package))
+    assert cli.main(["doctor"]) == 1  # OpenNMT-py imports it at its start: not for a transform only
+    assert "Missing: rapidfuzz." in capsys.readouterr().out
+    monkeypatch.setattr(doctor, "_version", lambda package: "missing" if package == "spacy" else real(package))
     monkeypatch.setenv("ONMT_ENTMAX_ENGINE", "gup")
     assert cli.main(["doctor"]) == 1
     assert "Invalid setting for `ONMT_ENTMAX_ENGINE`: gup." in capsys.readouterr().out
@@ -92,3 +96,35 @@ def test_subcommands_of_subcommands_too():
     parser = build_parser("evaluate")
     args = parser.parse_args(["evaluate", "inflection", "--gold", "g", "--predictions", "p", "--n_best", "2"])
     assert args.n_best == 2 and args.bootstrap_samples == 1000
+
+
+def words_of(folder, *words):
+    return [word.replace("{}", str(folder)) for word in words]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["force", "--model", "m", "--src", "{}/a", "--tgt", "{}/b", "--output", "{}/./a"],
+            "onmt_entmax force: Invalid setting for `output`: {}/./a. It is the input of `src`, which would be",
+        ),
+        (["force", "--model", "{}/a", "{}/b", "--src-text", "x", "--output", "{}/b"], "the input of `model`"),
+        (["table", "1", "--input", "{}/a", "{}/b", "--output", "{}/b"], "the input of `input`"),
+        (
+            ["evaluate", "inflection", "--gold", "{}/a", "--predictions", "{}/b", "--json", "{}/b"],
+            "onmt_entmax evaluate: Invalid setting for `json`: {}/b. It is the input of `predictions`",
+        ),
+        (
+            ["evaluate", "inflection", "--gold", "{}/a", "--predictions", "{}", "--submission", "{}"],
+            "Invalid setting for `submission`: {}. It is the input of `predictions`",
+        ),
+        (["uncertain", "--certificates", "{}/c", "--src", "{}/test.src", "--output", "{}/test"], "the input of `src`"),
+    ],
+)
+def test_no_command_overwrites_its_input(tmp_path, capsys, words, message):
+    for name in ("a", "b", "test.src"):
+        (tmp_path / name).write_text("x\n", encoding="utf-8")
+    assert cli.main(words_of(tmp_path, *words)) == 2
+    assert words_of(tmp_path, message)[0] in capsys.readouterr().err
+    assert (tmp_path / "a").read_text(encoding="utf-8") == "x\n"

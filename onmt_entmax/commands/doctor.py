@@ -28,6 +28,7 @@ PACKAGES = (
     "jinja2",
     "tabulate",
     "numba",
+    "rapidfuzz",
 )
 # beside those that only some of OpenNMT-py's transforms need: package -> (what for, how to get it)
 OPTIONAL = {
@@ -89,8 +90,9 @@ def _optional() -> Iterator[tuple[str, str]]:
 
     wanted: dict[str, list[str]] = {}
     for transform, packages in standins.TRANSFORMS.items():
-        for package in packages:
-            wanted.setdefault(standins.PACKAGES[package], []).append(transform)
+        for package in (standins.PACKAGES[name] for name in packages):
+            if package not in PACKAGES:
+                wanted.setdefault(package, []).append(transform)
     parts = {
         package: (f"transform{'s' * (len(names) > 1)} {', '.join(names)}", f"pip install {package}")
         for package, names in wanted.items()

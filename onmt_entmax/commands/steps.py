@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from onmt_entmax.errors import UserError, invalid_setting
-from onmt_entmax.files import count_lines, read_text
+from onmt_entmax.files import count_lines, parse_yaml, read_text
 from onmt_entmax.progress import steps_per_epoch
 
 DEFAULTS = {"batch_size": 64, "accum_count": 1, "world_size": 1}  # OpenNMT-py's own
@@ -67,12 +67,7 @@ def read_config(path: Path) -> tuple[list[Path], dict[str, int]]:
     Raises:
         UserError: no such file, not YAML, no training corpora, or batches that count tokens.
     """
-    import yaml
-
-    try:
-        content = yaml.safe_load(read_text(path))
-    except yaml.YAMLError as error:
-        raise UserError(f"{path}: not YAML: {error}") from None
+    content = parse_yaml(read_text(path), str(path))
     data = content.get("data") if isinstance(content, dict) else None
     corpora = {name: corpus for name, corpus in data.items() if name != "valid"} if isinstance(data, dict) else {}
     files = []

@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 
 from onmt_entmax.errors import invalid_setting
-from onmt_entmax.files import write_lines
+from onmt_entmax.files import check_output, write_lines
 from onmt_entmax.report.readers import certainty, least_certain, lines_beside, read_examples
 from onmt_entmax.report.text import percent_of_log
 
@@ -34,6 +34,9 @@ def run(args: argparse.Namespace) -> int:
         raise invalid_setting("count", args.count, "It must be at least 1.")
     if args.tgt and not args.output:
         raise invalid_setting("tgt", args.tgt, "It goes with --output: only inputs are printed.")
+    for setting in ("certificates", "src", "tgt") if args.output else ():
+        for side in ("src", "tgt"):
+            check_output("output", f"{args.output}.{side}", setting, getattr(args, setting) or "")
     chosen = least_certain(read_examples(args.certificates, ("certificate", "trace", "forced")))[: args.count]
     texts = {"src": lines_beside(args.certificates, args.src)}
     if args.tgt:

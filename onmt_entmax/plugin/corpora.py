@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 
+import yaml
 from onmt.constants import CorpusName, CorpusTask, ModelTask
 from onmt.transforms import AVAILABLE_TRANSFORMS
 from onmt.utils.logging import logger
 
 from onmt_entmax.errors import UserError, invalid_setting
-from onmt_entmax.files import count_lines, iterate_lines, read_lines, split_tokens
+from onmt_entmax.files import count_lines, iterate_lines, parse_yaml, read_lines, split_tokens
 from onmt_entmax.plugin.entry_points import one_line_errors
 
 NOTHING_LEFT = "the transforms leave nothing of the line"
@@ -59,6 +61,12 @@ def read_vocabulary(path: str, min_count: int) -> list[str]:
 
 def validate_data(stock):
     def validate_data(cls, opt):
+        data = parse_yaml(opt.data, "data")
+        if not opt.transforms and isinstance(data, dict):  # stock says of each corpus that it has none
+            for corpus in data.values():
+                if isinstance(corpus, dict):
+                    corpus.setdefault("transforms", [])
+            opt.data = yaml.safe_dump(data, sort_keys=False)
         try:
             stock.__func__(cls, opt)
         except (AttributeError, TypeError) as error:
@@ -86,6 +94,60 @@ def check_weight(name: str, weight: object) -> None:
             weight,
             "It is a number of lines to take in turn, so a whole one: 1 and 2 in place of 0.5 and 1.",
         )
+
+
+# what a transform cannot do without: options that name files, of which the last three hold a pair in each line
+_NEEDED = {
+    "bpe": ("src_subword_model", "tgt_subword_model"),
+    "sentencepiece": ("src_subword_model", "tgt_subword_model"),
+    "fuzzymatch": ("tm_path",),
+    "terminology": ("termbase_path",),
+    "inlinetags": ("tags_dictionary_path",),
+}
+
+
+def check_transforms(opt, names: Collection[str]) -> None:
+    """Refuse transforms that lack what they need: stock fails where it uses it, inside a worker.
+
+    Args:
+        opt: the options.
+        names: of all transforms in use.
+
+    Raises:
+        UserError: naming the option.
+    """
+    for transform in [name for name in _NEEDED if name in names]:
+        for name in _NEEDED[transform]:
+            path = getattr(opt, name, None)
+            if name == "tgt_subword_model" and getattr(opt, "share_vocab", False):
+                continue
+            if not path:
+                raise invalid_setting(name, path, f"`transforms` has {transform}, which needs a file there.")
+            if not Path(path).is_file():
+                raise invalid_setting(name, path, "There is no such file.")
+            delimiter = getattr(opt, "tm_delimiter", "") if transform == "fuzzymatch" else "\t"
+            for number, line in enumerate(iterate_lines(path) if "subword" not in name else (), 1):
+                if line.count(delimiter) != 1:
+                    rule = f"Line {number} is not a pair, with {delimiter!r} between its two sides."
+                    raise invalid_setting(name, path, rule)
+    if "terminology" in names:
+        import spacy
+
+        for name in ("src_spacy_language_model", "tgt_spacy_language_model"):
+            value = getattr(opt, name)
+            if not value or not (spacy.util.is_package(value) or Path(value).is_dir()):
+                rule = "`transforms` has terminology, which needs one that is installed: python -m spacy download NAME."
+                raise invalid_setting(name, value, rule)
+    if "inlinetags" in names:
+        for name in ("paired_stag", "paired_etag", "isolated_tag"):
+            if getattr(opt, name).count("#") != 1:
+                raise invalid_setting(name, getattr(opt, name), "It needs one `#`, where the number of a tag goes.")
+    if "bart" in names and opt.mask_length == "subword":
+        if opt.src_subword_type == "none":
+            rule = "`src_subword_type` is none: there are no subwords. Valid choices: word, span-poisson."
+            raise invalid_setting("mask_length", "subword", rule)
+        if opt.replace_length == -1:
+            raise invalid_setting("replace_length", -1, "With `mask_length: subword` it must be 0 or 1.")
 
 
 def check_file(path: str, info: str) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 import os
 from argparse import Namespace
+from collections.abc import Callable
+from typing import Any
 
 from onmt_entmax.engines.cpu.products import CHOICES
 from onmt_entmax.errors import UserError, invalid_setting
@@ -25,6 +27,21 @@ from onmt_entmax.plugin.entry_points import one_line_errors
 from onmt_entmax.plugin.parsing import UnsetStr
 
 _ADDED: set[str] = set()  # option strings that are ours
+
+Ranges = tuple[tuple[str, Callable[[Any], bool], str], ...]  # names of options, whether a value is valid, the rule
+_SIZES: Ranges = (
+    (
+        "enc_layers dec_layers enc_hid_size dec_hid_size src_word_vec_size tgt_word_vec_size heads transformer_ff "
+        "cnn_kernel_width",
+        lambda value: value >= 1,
+        "It must be at least 1.",
+    ),
+    (
+        "layers hidden_size word_vec_size",
+        lambda value: value >= 1 or value == -1,
+        "It must be at least 1; -1 leaves it to the options of each side.",
+    ),
+)
 
 
 def add(group, *names: str, **settings) -> None:
@@ -84,6 +101,20 @@ def add_matmul_precision(group) -> None:
     )
 
 
+def check_ranges(opt: Namespace, ranges: Ranges) -> None:
+    """Refuse numbers out of their range, each of those in a list; options that ``opt`` lacks are left out.
+
+    Raises:
+        UserError: naming the option and the rule.
+    """
+    for names, is_valid, rule in ranges:
+        for name in names.split():
+            values = getattr(opt, name, [])
+            for value in values if isinstance(values, list) else [values]:
+                if not is_valid(value):
+                    raise invalid_setting(name, value, rule)
+
+
 def extended(add_ours):
     def make(stock):
         def add_options(parser, *args, **kwargs):
@@ -101,6 +132,7 @@ def validate_model(opt: Namespace) -> None:
     Raises:
         UserError: see the messages.
     """
+    check_ranges(opt, _SIZES)
     spread_self_attention(opt)
     alphas = {place: alpha_of(opt, place) for place in PLACES}
     attention, generator = alphas["global_attention"], alphas["generator"]
@@ -241,7 +273,9 @@ def validating(ours):
         def validate(cls, opt, *args, **kwargs):
             try:
                 stock.__func__(cls, opt, *args, **kwargs)
-            except AssertionError as error:  # how stock refuses options
+            except (AssertionError, ValueError) as error:  # how stock refuses options
+                if isinstance(error, UserError):
+                    raise
                 raise UserError(str(error) or "These options do not go together.") from error
             ours(opt)
 

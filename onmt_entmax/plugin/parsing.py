@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import difflib
+import io
 import re
 import sys
 from argparse import Namespace
 from collections.abc import Iterable
 
+import configargparse
+
 from onmt_entmax.errors import UserError, choices, invalid_setting
+from onmt_entmax.files import parse_yaml
 from onmt_entmax.plugin.entry_points import one_line_errors
 
 GIVEN = "_given"  # in the options of `onmt_train`: names the user gave, on the command line or in a YAML
@@ -126,8 +130,19 @@ def _refuse_misspelt(parser, words: Iterable[str]) -> None:
             raise UserError(f"Unknown option `{name}`. Did you mean `{near[0]}`?")
 
 
+class ConfigParser(configargparse.YAMLConfigFileParser):
+    """Reads ``-config``; of a key that stands twice stock takes the last one and says nothing."""
+
+    def parse(self, stream):
+        """The settings of a YAML; raises :class:`UserError`, see :func:`onmt_entmax.files.parse_yaml`."""
+        text = stream.read()
+        parse_yaml(text, getattr(stream, "name", "config"))
+        return super().parse(io.StringIO(text))
+
+
 def parse_known_args(stock):
     def parse_known_args(self, *args, **kwargs):
+        self._config_file_parser = ConfigParser()
         words = args[0] if args else kwargs.get("args")
         _refuse_misspelt(self, sys.argv[1:] if words is None else words)
         for_training = getattr(self, "_onmt_entmax_trains", False)

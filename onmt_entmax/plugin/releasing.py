@@ -16,7 +16,7 @@ import torch
 from onmt.utils.parse import ArgumentParser
 
 from onmt_entmax.errors import UserError, invalid_setting
-from onmt_entmax.files import cannot_write, write_stream
+from onmt_entmax.files import cannot_write, check_output, write_stream
 from onmt_entmax.plugin.alphas import PLACES, alpha_of
 from onmt_entmax.plugin.checkpoints import KEY
 from onmt_entmax.plugin.entry_points import one_line_errors
@@ -117,6 +117,8 @@ def average_main() -> None:
     parser.add("--output", "-output", "-o", required=True, help="the file to write")
     parser.add("--fp32", "-fp32", "-f", action="store_true", help="keep the means in float32")
     opt = parser.parse_args()
+    for model in opt.models:
+        check_output("output", opt.output, "models", model)
     _save(average_models(opt.models, opt.fp32), opt)
 
 
@@ -136,6 +138,7 @@ def release_main() -> None:
     opt = parser.parse_args()
     if opt.format == "pytorch" and opt.quantization:
         raise invalid_setting("quantization", opt.quantization, "It is for `format: ctranslate2` only.")
+    check_output("output", opt.output, "model", opt.model)
     checkpoint = _load(opt.model)
     if opt.format == "pytorch":
         checkpoint["optim"] = None

@@ -263,6 +263,9 @@ def validate_transforms(stock):
             _refuse(f"The transform `{name}`", TRANSFORMS[name])
         if getattr(opt, "learn_subwords", False):
             _refuse("`learn_subwords`", ["pyonmttok"])
+        from onmt_entmax.plugin.corpora import check_transforms  # this module is imported before OpenNMT-py is
+
+        check_transforms(opt, opt._all_transform)
         stock.__func__(cls, opt)
 
     return classmethod(validate)

@@ -76,6 +76,8 @@ class SearchSettings:
             raise invalid_setting("max_length", min(lengths), "It must be at least 1 (EOS counts).")
         if self.min_length < 0:
             raise invalid_setting("min_length", self.min_length, "It must be at least 0.")
+        if isinstance(self.max_length, int) and self.min_length > self.max_length:
+            raise invalid_setting("min_length", self.min_length, f"It must be at most `max_length`, {self.max_length}.")
         if self.max_rows is not None and self.max_rows < 1:
             raise ValueError(f"`max_rows` is {self.max_rows}; it must be at least 1, or None.")
         if self.block_ngram_repeat < 0:

@@ -24,11 +24,12 @@ def data_yaml(folder: Path, vocabularies: dict[str, int]) -> str:
         vocabularies: the number of tokens of ``src`` and ``tgt``.
     """
 
-    def corpus(name: str) -> dict[str, str]:
+    def corpus(name: str) -> dict[str, object]:
         return {f"path_{side}": str(folder / f"{name}.{side}") for side in ("src", "tgt")}
 
     content = {
-        "data": {"corpus_1": corpus("train"), "valid": corpus("dev")},
+        # no `transforms`: those of `onmt_train -transforms` would not count then
+        "data": {"corpus_1": {**corpus("train"), "weight": 1}, "valid": corpus("dev")},
         "save_data": str(folder / "sample"),
         "src_vocab": str(folder / "vocab.src"),
         "tgt_vocab": str(folder / "vocab.tgt"),

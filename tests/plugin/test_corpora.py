@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 
 import pytest
 from onmt.constants import CorpusTask
@@ -10,7 +11,7 @@ from onmt.inputters import dynamic_iterator, inputter, text_corpus
 from onmt.inputters import text_utils as inputter_text
 
 from onmt_entmax.errors import UserError
-from onmt_entmax.plugin.corpora import check_parallel, count_lines, log_blank_pairs, read_vocabulary
+from onmt_entmax.plugin.corpora import check_parallel, check_transforms, count_lines, log_blank_pairs, read_vocabulary
 
 
 def write(path, content: bytes):
@@ -195,3 +196,32 @@ def test_data_without_a_corpus_is_refused(corpus, data):
 def test_a_filter_that_leaves_nothing_ends_the_run(corpus, workers):
     with pytest.raises(UserError, match=r"Corpus corpus_1 has no line to train on.*`transforms` \(filtertoolong\)"):
         corpus.train("never", "-transforms", "filtertoolong", "-src_seq_length", "0", "-num_workers", workers)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("bpe", {"src_subword_model": "{}"}, "`tgt_subword_model`: None. `transforms` has bpe"),
+        ("inlinetags", {}, "`tags_dictionary_path`: None. `transforms` has inlinetags, which needs a file there"),
+        ("fuzzymatch", {"tm_path": "none"}, "`tm_path`: none. There is no such file"),
+        ("fuzzymatch", {"tm_path": "{}", "tm_delimiter": "\t"}, "`tm_path`: .*Line 2 is not a pair, with '\\\\t'"),
+        ("terminology", {}, "`termbase_path`: None. `transforms` has terminology"),
+        ("bart", {"mask_length": "subword", "src_subword_type": "none"}, "`mask_length`: subword. `src_subword_type`"),
+        ("bart", {"mask_length": "subword", "src_subword_type": "bpe", "replace_length": -1}, "`replace_length`: -1"),
+    ],
+)
+def test_transforms_that_lack_what_they_need(tmp_path, name, options, message):
+    pairs = write(tmp_path / "pairs", b"a\tb\nc\n")
+    given = {key: pairs if value == "{}" else value for key, value in options.items()}
+    with pytest.raises(UserError, match=message):
+        check_transforms(Namespace(**given), [name])
+
+
+def test_transforms_that_have_what_they_need(tmp_path):
+    pairs = write(tmp_path / "pairs", b"a\tb\n")
+    check_transforms(Namespace(tm_path=pairs, tm_delimiter="\t"), ["fuzzymatch", "filtertoolong"])
+    check_transforms(Namespace(src_subword_model=pairs, share_vocab=True), ["sentencepiece"])
+    tags = dict.fromkeys(("paired_stag", "paired_etag", "isolated_tag"), "<#>")
+    check_transforms(Namespace(tags_dictionary_path=pairs, **tags), ["inlinetags"])
+    with pytest.raises(UserError, match="`isolated_tag`: <>. It needs one `#`"):
+        check_transforms(Namespace(tags_dictionary_path=pairs, **{**tags, "isolated_tag": "<>"}), ["inlinetags"])

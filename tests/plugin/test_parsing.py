@@ -76,6 +76,29 @@ def test_configurations_that_cannot_be_read(tmp_path):
     assert str(broken) in str(caught.value) and "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "rest"),
+    [
+        ("seed: 1\nbatch_size: 3\nseed: 2\n", "line 3: the key `seed` is there already, in line 1."),
+        ("data:\n  a: {path_src: x}\n  a: {path_src: y}\n", "line 3: the key `a` is there already, in line 2."),
+        ("data: [{a: 1, a: 2}]\n", "line 1: the key `a` is there already, in line 1."),
+    ],
+)
+def test_a_key_stands_once(tmp_path, text, rest):
+    config = tmp_path / "twice.yaml"
+    config.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError) as caught:
+        parse_train("-config", config)
+    assert str(caught.value) == f"{config}, {rest}"
+
+
+def test_keys_may_repeat_in_different_places(tmp_path):
+    config = tmp_path / "once.yaml"
+    config.write_text("seed: 4\nfirst: &x {k: 1}\nsecond: *x\nthird: {k: {k: 2}}\n", encoding="utf-8")
+    with pytest.raises(UserError, match="Unknown option `first`"):  # read, and only then refused
+        parse_train("-config", config)
+
+
 def test_what_was_given(tmp_path):
     config = tmp_path / "train.yaml"
     config.write_text("seed: 3\noverride_opts: true\n", encoding="utf-8")

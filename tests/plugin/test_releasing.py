@@ -87,6 +87,13 @@ def test_what_cannot_be_loaded_or_written_is_one_line(command, option, entmax_mo
     assert sorted(path.name for path in tmp_path.iterdir()) == ["evil.pt", "text.pt"]
 
 
+@pytest.mark.parametrize(("command", "option"), [("average_models", "models"), ("release_model", "model")])
+def test_a_model_is_not_overwritten(command, option, tmp_path):
+    path = model(tmp_path / "one.pt", torch.zeros(2))
+    with pytest.raises(UserError, match=f"`output`: .*It is the input of `{option}`"):
+        run_main(command, [f"--{option}", path, "--output", str(tmp_path / "." / "one.pt")])
+
+
 @pytest.mark.parametrize(
     ("name", "words"), [("average_models", ["-m", "evil.pt", "evil.pt"]), ("release_model", ["-m", "evil.pt"])]
 )

@@ -6,11 +6,39 @@ import math
 from argparse import Namespace
 
 from onmt_entmax.errors import UserError, invalid_setting
-from onmt_entmax.plugin.options import action, add, add_matmul_precision, check_gpu
+from onmt_entmax.plugin.options import Ranges, action, add, add_matmul_precision, check_gpu, check_ranges
 from onmt_entmax.plugin.train.processes import take_over
 from onmt_entmax.plugin.train.stop import criterion_names
 
 VALID_LOSS = "valid_loss"
+
+_RANGES: Ranges = (
+    (
+        "learning_rate learning_rate_decay batch_size report_every",
+        lambda value: 0 < value < math.inf,
+        "It must be above 0, and finite.",
+    ),
+    (
+        "dropout attention_dropout lora_dropout adam_beta1 adam_beta2",
+        lambda value: 0 <= value < 1,
+        "It must be at least 0 and below 1.",
+    ),
+    ("label_smoothing average_decay", lambda value: 0 <= value <= 1, "It must lie in [0, 1]."),
+    (
+        "accum_count bucket_size prefetch_factor valid_batch_size batch_size_multiple average_every decay_steps "
+        "lora_rank src_vocab_size tgt_vocab_size vocab_size_multiple",
+        lambda value: value >= 1,
+        "It must be at least 1.",
+    ),
+    (
+        "num_workers max_grad_norm accum_steps dropout_steps save_checkpoint_steps start_decay_steps truncated_decoder "
+        "warmup_steps lambda_align lambda_coverage adagrad_accumulator_init src_words_min_frequency "
+        "tgt_words_min_frequency bucket_size_increment param_init",
+        lambda value: 0 <= value < math.inf,
+        "It must be at least 0.",
+    ),
+    ("keep_checkpoint", lambda value: value >= -1, "It must be at least 0; -1 keeps all."),
+)
 
 
 def add_training_options(parser) -> None:
@@ -82,8 +110,6 @@ def validate_training(opt: Namespace) -> None:
         raise invalid_setting("parallel_mode", "tensor_parallel", "`keep_best` needs `data_parallel`.")
     if opt.keep_best and opt.save_format == "safetensors":
         raise invalid_setting("save_format", "safetensors", "`keep_best` needs `pytorch`.")
-    if not 0 <= opt.label_smoothing <= 1:
-        raise invalid_setting("label_smoothing", opt.label_smoothing, "It must lie in [0, 1].")
     if opt.lambda_coverage and not opt.coverage_attn:
         raise invalid_setting("lambda_coverage", opt.lambda_coverage, "It needs `coverage_attn`.")
     if opt.gpu_ranks:
@@ -97,19 +123,8 @@ def validate_training(opt: Namespace) -> None:
             "OpenNMT-py 3.5 reads without end; give `train_steps` (see `onmt_entmax steps`).",
         )
     take_over(opt)
-    for name in ("learning_rate", "batch_size", "report_every"):
-        value = getattr(opt, name)
-        if not 0 < value < math.inf:
-            raise invalid_setting(name, value, "It must be above 0, and finite.")
-    for name in ("dropout", "attention_dropout"):
-        for value in getattr(opt, name):
-            if not 0 <= value < 1:
-                raise invalid_setting(name, value, "It must be at least 0 and below 1.")
-    for value in opt.accum_count:
-        if value < 1:
-            raise invalid_setting("accum_count", value, "It must be at least 1.")
-    for name, least in (("bucket_size", 1), ("num_workers", 0), ("max_grad_norm", 0)):
-        if getattr(opt, name) < least:
-            raise invalid_setting(name, getattr(opt, name), f"It must be at least {least}.")
+    check_ranges(opt, _RANGES)
+    if opt.decay_method.startswith("noam") and opt.warmup_steps < 1:
+        raise invalid_setting("warmup_steps", opt.warmup_steps, f"`decay_method: {opt.decay_method}` divides by it.")
     if opt.train_steps < 0:
         raise invalid_setting("train_steps", opt.train_steps, "It must be above 0, or 0 for no end.")

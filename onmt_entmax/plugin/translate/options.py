@@ -7,11 +7,20 @@ import os
 from argparse import Namespace
 
 from onmt_entmax.errors import invalid_setting
-from onmt_entmax.plugin.options import action, add, add_matmul_precision, check_gpu
+from onmt_entmax.files import check_output
+from onmt_entmax.plugin.corpora import check_transforms
+from onmt_entmax.plugin.options import Ranges, action, add, add_matmul_precision, check_gpu, check_ranges
 from onmt_entmax.plugin.parsing import UnsetFloat, UnsetStr, is_unset
 from onmt_entmax.search.mbr import DECISIONS, UTILITIES, check_decision
 
 MAX_EXPANSIONS = 10000
+
+_RANGES: Ranges = (
+    ("max_expansions batch_size max_length", lambda value: value >= 1, "It must be at least 1."),
+    ("min_length block_ngram_repeat", lambda value: value >= 0, "It must be at least 0."),
+    ("random_sampling_topk", lambda value: value >= -1, "It must be -1 (all tokens), 0 or more."),
+    ("random_sampling_topp", lambda value: 0 <= value <= 1, "It must lie in [0, 1]."),
+)
 
 
 def add_decoding_options(parser) -> None:
@@ -93,6 +102,10 @@ def check_files(opt: Namespace) -> None:
         first = named.setdefault(os.path.realpath(path), name)
         if first != name and name != "tgt":
             raise invalid_setting(name, path, f"`{first}` names the same file.")
+        for setting in ("models", "config", "phrase_table") if name not in ("src", "tgt") else ():
+            value = getattr(opt, setting, None) or []
+            for other in value if isinstance(value, list) else [value]:
+                check_output(name, path, setting, other)
 
 
 def validate_translate(opt: Namespace) -> None:
@@ -105,9 +118,9 @@ def validate_translate(opt: Namespace) -> None:
         raise invalid_setting("beam_size", opt.beam_size, "It must be at least 1.")
     if not 1 <= opt.n_best <= opt.beam_size:
         raise invalid_setting("n_best", opt.n_best, f"It must be between 1 and `beam_size`, which is {opt.beam_size}.")
-    for name in ("max_expansions", "batch_size"):
-        if getattr(opt, name) < 1:
-            raise invalid_setting(name, getattr(opt, name), "It must be at least 1.")
+    check_ranges(opt, _RANGES)
+    if opt.min_length > opt.max_length:
+        raise invalid_setting("min_length", opt.min_length, f"It must be at most `max_length`, {opt.max_length}.")
     for name in ("alpha", "beta", "max_length_ratio", "random_sampling_temp"):
         value = getattr(opt, name)
         if not math.isfinite(value) or (value < 0 and name == "max_length_ratio"):
@@ -172,12 +185,9 @@ def _refuse_what_does_nothing(opt: Namespace) -> None:
         raise invalid_setting("data_type", opt.data_type, "Valid choices: text.")
     if opt.attention == "-":
         raise invalid_setting("attention", "-", "A file is needed: attention is only written.")
-    for name in ("src_subword_model", "tgt_subword_model"):
-        needed = [transform for transform in opt.transforms if transform in ("bpe", "sentencepiece")]
-        if needed and not getattr(opt, name):
-            raise invalid_setting(name, getattr(opt, name), f"`transforms` has {needed[0]}, which needs a file there.")
     if "clean" in opt.transforms:
         raise invalid_setting("transforms", "clean", "It has settings for training corpora only.")
+    check_transforms(opt, opt.transforms)
     for name in ("phrase_table", *(f"{side}_subword_{what}" for side in ("src", "tgt") for what in ("model", "vocab"))):
         if getattr(opt, name) and not os.path.isfile(getattr(opt, name)):
             raise invalid_setting(name, getattr(opt, name), "There is no such file.")

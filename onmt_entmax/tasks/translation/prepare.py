@@ -13,7 +13,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from onmt_entmax.errors import UserError
-from onmt_entmax.files import sha256, write_lines
+from onmt_entmax.files import check_output, sha256, write_lines
 from onmt_entmax.tasks.prepared import input_name, prepared_folder, write_manifest
 from onmt_entmax.tasks.translation.readers import CORPORA, KFTT_ORIGINAL_PAIRS, Reader, Split
 from onmt_entmax.tasks.translation.settings import Settings
@@ -72,7 +72,12 @@ def prepare(settings: Settings, data: Path, output: Path) -> dict:
             "vocabularies": vocabularies,
             "inputs": {input_name(path, [data]): sha256(path) for split in splits.values() for path in split.files},
         }
-        return write_manifest(fresh, output, vocabularies, about)
+        manifest = write_manifest(fresh, output, vocabularies, about)
+        for name in (*manifest["outputs"], "manifest.json"):
+            for split in splits.values():
+                for path in split.files:
+                    check_output("output", output / name, "data", path)
+        return manifest
 
 
 @dataclass

@@ -198,6 +198,13 @@ def test_half_written_checkpoint_of_a_killed_run_is_removed(folder):
         ({"accum_count": "[0]"}, "`accum_count`: 0"),
         ({"bucket_size": 0}, "`bucket_size`: 0"),  # was read without end
         ({"num_workers": -1}, "`num_workers`: -1"),
+        ({"average_decay": 1.5}, "`average_decay`: 1.5. It must lie in [0, 1]"),
+        ({"keep_checkpoint": -2}, "`keep_checkpoint`: -2. It must be at least 0; -1 keeps all"),
+        ({"hidden_size": 0}, "`hidden_size`: 0. It must be at least 1; -1"),
+        ({"decay_method": "noam", "warmup_steps": 0}, "`warmup_steps`: 0. `decay_method: noam` divides by it"),
+        ({"transforms": "[fuzzymatch]"}, "`tm_path`: None. `transforms` has fuzzymatch, which needs a file there"),
+        ({"transforms": "[bart]"}, "`mask_length`: subword. `src_subword_type` is none"),
+        ({"max_relative_positions": -1, "position_encoding": "true"}, "Cannot use absolute and relative"),
     ],
 )
 def test_mistakes_are_named(folder, changes, message):

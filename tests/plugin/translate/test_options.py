@@ -63,6 +63,9 @@ def test_our_options_may_be_abbreviated_too():
             ["-decision", "mbr", "-random_sampling_topk", "-1", "-random_sampling_temp", "0"],
             ("`random_sampling_temp`: 0.0", "all the same"),
         ),
+        (["-min_length", "9", "-max_length", "8"], ("`min_length`: 9", "at most `max_length`, 8")),
+        (["-max_length", "0"], ("`max_length`: 0",)),
+        (["-random_sampling_topp", "1.5"], ("`random_sampling_topp`: 1.5", "[0, 1]")),
     ],
 )
 def test_decoding_contradictions(words, parts):
@@ -86,6 +89,19 @@ def test_decoding_contradictions(words, parts):
 def test_files_are_checked_before_decoding(tmp_path, words, message):
     with pytest.raises(UserError, match=message):
         translate_options(*(word.replace("{}", str(tmp_path)) for word in words))
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [("models", ["-model", "{}/in"]), ("phrase_table", ["-replace_unk", "-phrase_table", "{}/in"])],
+)
+def test_no_output_is_an_input(tmp_path, setting, words):
+    (tmp_path / "in").write_text("a b", encoding="utf-8")
+    os.link(tmp_path / "in", tmp_path / "same")
+    words = [word.replace("{}", str(tmp_path)) for word in words]
+    for output in ("in", "same"):
+        with pytest.raises(UserError, match=f"`output`: .*{output}. It is the input of `{setting}`"):
+            translate_options(*words, "-output", str(tmp_path / output))
 
 
 def test_devices_may_be_named_twice():

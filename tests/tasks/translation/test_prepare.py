@@ -153,10 +153,19 @@ def test_data_yaml_is_what_onmt_train_wants(tmp_path):
     prepare(plain(), write_plain(tmp_path / "data"), output)
     config = yaml.safe_load((output / "data.yaml").read_text(encoding="ascii"))
     assert config["data"] == {
-        "corpus_1": {"path_src": str(output / "train.src"), "path_tgt": str(output / "train.tgt")},
+        "corpus_1": {"path_src": str(output / "train.src"), "path_tgt": str(output / "train.tgt"), "weight": 1},
         "valid": {"path_src": str(output / "dev.src"), "path_tgt": str(output / "dev.tgt")},
     }
     assert config["src_vocab"] == str(output / "vocab.src") and config["tgt_vocab"] == str(output / "vocab.tgt")
+
+
+def test_a_corpus_is_not_overwritten(tmp_path):
+    pairs = {split: [("a b .", "c d .")] * 3 for split in ("train", "dev", "test")}
+    data = write_plain(tmp_path / "data", "src", "tgt", **pairs)
+    before = {path.name: path.read_bytes() for path in data.iterdir()}
+    with pytest.raises(UserError, match="`output`: .*data/dev.src. It is the input of `data`"):
+        prepare(plain("src-tgt"), data, data)
+    assert {path.name: path.read_bytes() for path in data.iterdir()} == before
 
 
 def test_large_vocabularies_are_not_cut():
