@@ -160,14 +160,20 @@ class _InBlocks(torch.autograd.Function):
         dense = [torch.zeros_like(hidden) if wanted[0] else None, None, None]
         sparse = []  # (rows, cols, values) of the blocks that are multiplied sparsely, in backward
         solve = (engine and engine.logits_solver(n, hidden, weight, alpha)) or solve_at_once
+        as_given = getattr(solve, "of_layer", False)  # logits in the layer's dtype
         size = max(1, (engine.logits if engine else LOGITS) // max(vocab, 1))
         buffer = hidden.new_empty(min(n, size), vocab) if hidden.device.type == "cpu" else None
         for start in range(0, n, size):
             rows = slice(start, min(start + size, n))
             out = None if buffer is None else buffer[: rows.stop - start]
-            logits = torch.mm(hidden[rows], weight.t(), out=out).to(dtype)
-            if bias is not None:
-                logits += bias
+            if as_given and bias is not None:
+                logits = torch.addmm(bias.to(hidden.dtype), hidden[rows], weight.t())
+            else:
+                logits = torch.mm(hidden[rows], weight.t(), out=out)
+            if not as_given:
+                logits = logits.to(dtype)
+                if bias is not None:
+                    logits += bias
             counting = None if counted is None else counted[rows]
             found = solve(logits, target[rows], counting, alpha, smoothing, totals, start, any(wanted))
             if found is None:
@@ -178,7 +184,7 @@ class _InBlocks(torch.autograd.Function):
                 residual = found.residual.to(hidden.dtype)
                 _multiply_densely(dense, wanted, residual, hidden, weight, found.rows, dtype)
                 if wanted[2]:
-                    summed = found.residual.sum(0)
+                    summed = found.residual.sum(0, dtype=dtype)
                     dense[2] = summed if dense[2] is None else dense[2].add_(summed)
         ctx.smoothing = smoothing
         saved = [torch.cat(parts) for parts in zip(*sparse)] if sparse else []

@@ -30,19 +30,31 @@ COMPILE = """
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from onmt_entmax.entmax import triton as kernels
+from onmt_entmax.entmax import triton_kernels as kernels
 
-def compiled(kernel, target, types, constants):
-    types.update({name: "constexpr" for name in constants})
-    source = ASTSource(kernel, signature=types, constexprs=constants)
-    return triton.compile(source, target=GPUTarget("cuda", target, 32), options={"num_warps": 1}).asm["cubin"]
+def check(kernel, target, types, constants):
+    signature = {**types, **{name: "constexpr" for name in constants}}
+    source = ASTSource(kernel, signature=signature, constexprs=constants)
+    assert triton.compile(source, target=GPUTarget("cuda", target, 32), options={"num_warps": 1}).asm["cubin"]
 
 forward = {"scores": "*bf16", "alphas": "*fp32", "probs": "*bf16", "d": "i32", "alpha": "fp32"}
 names = ("probs", "grads", "alphas", "d_scores", "d_alphas")
 backward = {**{name: "*fp32" for name in names}, "d": "i32", "alpha": "fp32"}
-for target, kind, double in ((80, 0, True), (90, 3, False)):
-    assert compiled(kernels._forward, target, dict(forward), {"kind": kind, "double": double, "block": 64})
-    assert compiled(kernels._backward, target, dict(backward), {"kind": kind, "block": 64})
+names = ("losses", "spreads", "golds", "squares")
+rows = {"logits": "*bf16", "out": "*bf16", "targets": "*i64", "counted": "*i8", **{name: "*fp32" for name in names}}
+rows = {**rows, "hits": "*i32", "sizes": "*i64", "d": "i32", "alpha": "fp32", "share": "fp32"}
+flags = ("masked", "smooth", "sized", "measured", "differentiate")
+everything = {**{name: True for name in flags}, "mapping": False}
+mapping = {**{name: False for name in flags}, "mapping": True, "differentiate": True}
+one = {"d": 1}  # Triton takes an argument of 1 for a constant
+for target, kind, double, more in ((80, 0, True, {}), (90, 3, False, {}), (90, 1, False, one)):
+    check(kernels.narrow_forward, target, forward, {"kind": kind, "double": double, "block": 64, **more})
+    check(kernels.narrow_backward, target, backward, {"kind": kind, "block": 64, **more})
+for target, kind, double, more in (
+    *((80, 0, True, everything), (90, 1, False, everything), (80, 4, False, everything)),
+    *((90, 0, False, mapping), (80, 2, False, mapping), (90, 1, False, {**everything, **one})),
+):
+    check(kernels.rows_forward, target, rows, {"kind": kind, "double": double, "block": 64, **more})
 """
 
 
