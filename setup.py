@@ -44,7 +44,11 @@ setup(
     license="MIT",
     python_requires=">=3.9,<3.15",
     packages=find_packages(include=["onmt_entmax", "onmt_entmax.*"]),
-    package_data={"onmt_entmax": ["py.typed"], "onmt_entmax.report": ["templates/*"]},
+    package_data={
+        "onmt_entmax": ["py.typed"],
+        "onmt_entmax.report": ["templates/*"],
+        "onmt_entmax.inspect": ["static/*"],
+    },
     classifiers=[
         "Operating System :: POSIX :: Linux",
         *(f"Programming Language :: Python :: 3.{minor}" for minor in range(9, 15)),
@@ -69,6 +73,8 @@ setup(
         "jinja2>=3.0",
         "tabulate>=0.9",
         "tensorboard>=2.10",
+        "flask>=2.2",
+        "waitress>=2.1",
     ],
     extras_require={
         "workflow": ["snakemake>=8; python_version>='3.11'"],

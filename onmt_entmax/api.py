@@ -25,7 +25,7 @@ from onmt_entmax.search.beam import beam_search
 from onmt_entmax.search.exact import exact_search
 from onmt_entmax.search.forced import ForcedResult, Sparsity, complete_prefix, force, step_records
 from onmt_entmax.search.mbr import check_decision, decide
-from onmt_entmax.search.result import SearchResult, attention_rows, certificate_record, void_record
+from onmt_entmax.search.result import SearchResult, attention_rows, certificate_record, tree_records, void_record
 from onmt_entmax.search.settings import SearchSettings
 
 if TYPE_CHECKING:
@@ -398,10 +398,7 @@ class Model:
         if certificates:
             one.certificate = record
         if result.tree is not None:
-            one.tree = [
-                {**vars(node), "token": self._models.token(node.token), "prob": math.exp(node.log_prob)}
-                for node in result.tree
-            ]
+            one.tree = tree_records(result.tree, self._models.token)
 
 
 def _tokens(line: Line) -> list[str]:

@@ -1,6 +1,6 @@
 """The command ``onmt_entmax SUBCOMMAND``, e.g. ``onmt_entmax doctor``.
 
-Each subcommand is a module with ``HELP``, ``add_arguments(parser)`` and ``run(args) -> int``; only the one asked for is
+Each subcommand is a module with ``add_arguments(parser)`` and ``run(args) -> int``; only the one asked for is
 imported, so that ``onmt_entmax --help`` answers at once.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from onmt_entmax.errors import UserError
 from onmt_entmax.files import check_output
 
-# subcommand -> (module, what it does)
+# subcommand -> (module, or one of several in a module after a colon; what it does)
 SUBCOMMANDS = {
     "doctor": ("onmt_entmax.commands.doctor", "say what is installed and whether OpenNMT-py knows the plugin"),
     "force": ("onmt_entmax.commands.force", "probability of given targets with the alternatives at each step"),
@@ -24,12 +24,16 @@ SUBCOMMANDS = {
     "heads": ("onmt_entmax.commands.heads", "what each head of a Transformer looks at"),
     "steps": ("onmt_entmax.commands.steps", "epochs to steps for onmt_train"),
     "prepare": ("onmt_entmax.commands.prepare", "turn a corpus into training text: inflection, translation"),
-    "overview": ("onmt_entmax.commands.overview", "one row per run: accuracy, sparsity, certificate rates"),
+    "overview": ("onmt_entmax.commands.runs:overview", "one row per run: accuracy, sparsity, certificate rates"),
     "evaluate": ("onmt_entmax.commands.evaluate", "score predictions (inflection, translation), or a model's search"),
     "accept": ("onmt_entmax.commands.accept", "split predictions into those to accept and those to review"),
     "table": ("onmt_entmax.commands.table", "the paper's tables from result files, the paper's numbers beside ours"),
     "figure": ("onmt_entmax.commands.figure", "the paper's figures and others: beam, forced, attention, ..."),
-    "report": ("onmt_entmax.commands.report", "one self-contained HTML page of a run"),
+    "report": ("onmt_entmax.commands.runs:report", "one self-contained HTML page of a run"),
+    "inspect": (
+        "onmt_entmax.commands.inspect",
+        "a page in the browser on which models are tried",
+    ),
     "uncertain": ("onmt_entmax.commands.uncertain", "the inputs of which a model was least certain"),
 }
 
@@ -70,11 +74,18 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
     parser = Parser(prog="onmt_entmax", description="Sparse sequence-to-sequence models.")
     parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version of the code and end")
     subparsers = parser.add_subparsers(dest="command", metavar="SUBCOMMAND", required=True)
-    for name, (module, description) in SUBCOMMANDS.items():
+    for name, (_, description) in SUBCOMMANDS.items():
         subparser = subparsers.add_parser(name, help=description, description=description, allow_abbrev=False)
         if name == command:
-            importlib.import_module(module).add_arguments(subparser)
+            _functions(name)[0](subparser)
     return parser
+
+
+def _functions(command: str) -> tuple:
+    """A subcommand's ``add_arguments`` and ``run``; in a module of several ``add_NAME_arguments`` and ``run_NAME``."""
+    module, _, name = SUBCOMMANDS[command][0].partition(":")
+    names = (f"add_{name}_arguments", f"run_{name}") if name else ("add_arguments", "run")
+    return tuple(getattr(importlib.import_module(module), one) for one in names)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -85,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = build_parser(command).parse_args(argv)
     try:
         _check_outputs(args)
-        return importlib.import_module(SUBCOMMANDS[args.command][0]).run(args)
+        return _functions(args.command)[1](args)
     except BrokenPipeError:  # `onmt_entmax ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141

@@ -21,7 +21,8 @@ MAY_USE = {
     "report": {"search", "tasks", "entmax"},
     "plugin": {"entmax", "engines", "model", "search", "report", "autoload"},
     "api": {"search", "plugin"},
-    "commands": {"api", "engines", "plugin", "search", "tasks", "report"},
+    "inspect": {"plugin", "search", "tasks"},
+    "commands": {"api", "engines", "inspect", "plugin", "search", "tasks", "report"},
     "cli": {"commands"},
 }
 

@@ -33,6 +33,40 @@ def _watching(layers: list) -> Iterator[dict[int, Tensor]]:
             layer.self_attn_type = kernel
 
 
+def head_places(model) -> dict[str, tuple[int, int]]:
+    """The attentions of a Transformer, each with its numbers of layers and of heads."""
+    found = head_layers(model).items()
+    return {place: (len(layers), layers[0].head_count) for place, layers in found if layers}
+
+
+def head_attention(models, scorer, target: list[int], place: str, layer: int, head: int) -> Tensor:
+    """What one head looks at, ``(Q, K)``, while the model is forced to a target.
+
+    Args:
+        models: ``plugin.models.Models`` of one Transformer.
+        scorer: bound to the one input.
+        target: tokens without BOS and EOS.
+        place: one of ``alphas.HEADS``.
+        layer, head: from 1.
+    """
+    watched = [head_layers(models.members[0])[place][layer - 1]]
+    with torch.no_grad(), _watching(watched) as seen:
+        if place.startswith("encoder"):  # it has done its work already: once more, for this head
+            scorer.model.encoder(scorer.src, scorer.src_len)
+        else:
+            _force(models, scorer, [[models.start, *target]])
+    return seen[0][0, head - 1]
+
+
+def _force(models, scorer, rows: list[list[int]]) -> Tensor:
+    """Force the decoder to targets (BOS first), and return their lengths ``(B,)``."""
+    tgt_len = torch.tensor([len(row) for row in rows], device=models.device)
+    rows = [[*row, *[models.eos] * (int(tgt_len.max()) - len(row))] for row in rows]
+    scorer.decoder.init_state(scorer.src, scorer.memory, scorer.final_states)
+    scorer.decoder(torch.tensor(rows, device=models.device).unsqueeze(-1), scorer.memory, src_len=scorer.src_len)
+    return tgt_len
+
+
 def measure_heads(models, text, batch_size: int, progress: bool) -> list[dict[str, object]]:
     """One record for each head, see ``docs/formats.md``.
 
@@ -56,12 +90,7 @@ def measure_heads(models, text, batch_size: int, progress: bool) -> list[dict[st
     counts = [0] * len(layers)
     with torch.no_grad(), _watching(layers) as seen:
         for lines, scorer in text.batches(batch_size, progress):
-            rows = [[models.start, *text.target_ids[line]] for line in lines]
-            tgt_len = torch.tensor([len(row) for row in rows], device=models.device)
-            rows = [[*row, *[models.eos] * (int(tgt_len.max()) - len(row))] for row in rows]
-            model.decoder.init_state(scorer.src, scorer.memory, scorer.final_states)
-            target = torch.tensor(rows, device=models.device).unsqueeze(-1)
-            model.decoder(target, scorer.memory, src_len=scorer.src_len)
+            tgt_len = _force(models, scorer, [[models.start, *text.target_ids[line]] for line in lines])
             for number, (place, _) in enumerate(places):
                 queries = scorer.src_len if place.startswith("encoder") else tgt_len
                 keys = tgt_len if place.startswith("decoder") else scorer.src_len

@@ -276,6 +276,11 @@ def attention_rows(hypothesis: Hypothesis, source_length: int) -> list[list[floa
     return None if weights is None else weights[:, :source_length].tolist()
 
 
+def tree_records(tree: Sequence[TreeNode], lookup: Callable[[int], str]) -> list[dict[str, Any]]:
+    """The prefixes that a search saw, ready for JSON."""
+    return [{**vars(node), "token": lookup(node.token), "prob": math.exp(node.log_prob)} for node in tree]
+
+
 def void_record(line: int, reason: str = BLANK_LINE) -> dict[str, Any]:
     """The record of an input line that was not searched."""
     return certificate_record(SearchResult([], Certificate(reason=reason)), line, str)

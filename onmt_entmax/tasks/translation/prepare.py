@@ -107,7 +107,7 @@ def _process(name: str, split: Split, settings: Settings, languages: dict[str, s
     tokenizers = {side: make_tokenizer(settings.tokenizer_kind(name, lang), lang) for side, lang in languages.items()}
 
     def tokenise(side: str, lines: list[str]) -> list[str]:
-        return [_tokens(line, tokenizers[side], settings) for line in tqdm(lines, f"tokens of {name}", disable=None)]
+        return [tokens_of(line, tokenizers[side], settings) for line in tqdm(lines, f"tokens of {name}", disable=None)]
 
     def text(side: str, lines: list[str]) -> list[str]:
         return [normalise_romanian(line, settings.romanian) for line in lines] if languages[side] == "ro" else lines
@@ -139,7 +139,8 @@ def _process(name: str, split: Split, settings: Settings, languages: dict[str, s
     return Prepared(*([row[side] for row in kept] for side in range(3)), counts)
 
 
-def _tokens(line: str, tokenizer: Tokenizer, settings: Settings) -> str:
+def tokens_of(line: str, tokenizer: Tokenizer, settings: Settings) -> str:
+    """Tokenise a line, without signs that would be mistaken later; lower-case where the settings say so."""
     # OpenNMT-py takes U+FFE8 for its separator of features and stops; sentencepiece takes U+2581 for a blank
     line = line.replace("\uffe8", "|")
     if settings.subwords == "sentencepiece":

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from onmt_entmax.errors import UserError, invalid_setting
-from onmt_entmax.files import write_text, write_whole
+from onmt_entmax.files import iterate_lines, read_text, write_text, write_whole
 from onmt_entmax.tasks.translation.settings import Settings
 from onmt_entmax.tasks.translation.text import import_optional
 
@@ -241,6 +241,29 @@ def write_segmenters(folder: Path, settings: Settings, source: list[str], target
         text = codes.get("", codes.get(f".{side}"))
         segmenters[side] = Bpe(text, _frequent(Bpe(text), counts[side], settings.vocabulary_threshold))
     return segmenters
+
+
+def read_segmenter(folder: Path, settings: Settings, side: str) -> Segmenter:
+    """One of the segmenters that :func:`write_segmenters` gave, from the files that it wrote.
+
+    Args:
+        folder: prepared.
+        settings: completed.
+        side: ``src`` or ``tgt``.
+    """
+    if settings.subwords == "none":
+        return Whole()
+    name = "" if settings.codes == "joint" else f".{side}"
+    if settings.subwords == "sentencepiece":
+        path = folder / f"sentencepiece{name}.model"
+        if not path.is_file():
+            raise UserError(f"There is no {path}, but the manifest says `subwords` sentencepiece.")
+        return SentencePiece(path.read_bytes())
+    codes = read_text(folder / f"bpe{name}.codes")
+    if settings.vocabulary_threshold <= 1:
+        return Bpe(codes)
+    words = count_pieces(undo_bpe(line) for line in iterate_lines(folder / f"train.{side}"))
+    return Bpe(codes, _frequent(Bpe(codes), words, settings.vocabulary_threshold))
 
 
 def _frequent(bpe: Bpe, words: Counter[str], threshold: int) -> set[str] | None:
