@@ -12,8 +12,8 @@ from pathlib import Path
 
 from onmt_entmax.commands import shared
 from onmt_entmax.tasks.inflection.format import SETTINGS
+from onmt_entmax.tasks.translation.prepare import SUBWORDS, Settings, prepare
 from onmt_entmax.tasks.translation.readers import CORPORA
-from onmt_entmax.tasks.translation.settings import SUBWORDS, Settings
 from onmt_entmax.tasks.translation.text import DICTIONARIES
 
 
@@ -44,8 +44,6 @@ def _inflection(args: argparse.Namespace) -> None:
 
 
 def _translation(args: argparse.Namespace) -> None:
-    from onmt_entmax.tasks.translation.prepare import prepare
-
     settings = Settings(**{name: getattr(args, name) for name in Settings.__dataclass_fields__})
     manifest = prepare(settings, args.data, args.output)
     for split, counts in manifest["counts"].items():

@@ -20,9 +20,9 @@ from onmt_entmax.errors import UserError, invalid_setting
 from onmt_entmax.files import iterate_lines, read_lines, sha256, split_tokens, write_json, write_lines
 from onmt_entmax.search.result import read_certificates
 from onmt_entmax.signatures import signature
+from onmt_entmax.tasks.inflection.evaluate import pair_of, score
 from onmt_entmax.tasks.inflection.files import read_certificates as certificates_of
 from onmt_entmax.tasks.inflection.files import read_gold, read_guesses
-from onmt_entmax.tasks.inflection.scores import pair_of, score
 from onmt_entmax.tasks.results import read_checked_certificates, read_predictions
 from onmt_entmax.tasks.trust import probability, unlike_line
 
@@ -61,11 +61,9 @@ def fewest(at: float, confidence: float) -> int:
 
 
 def candidates(probs: np.ndarray, first: float = _FIRST) -> list[float]:
-    """Thresholds to test, the strictest first: the probabilities that accept ``first``, then 1% more each time.
+    """Thresholds to test, the strictest first: the probabilities that accept a share ``first``, then 1% more each time.
 
-    Args:
-        probs: of the outputs to be split; those of probability 0 have no answer and are never accepted.
-        first: share of the others that the strictest accepts.
+    Outputs of probability 0 have no answer: they are never accepted, and ``first`` is a share of the others.
     """
     ordered = np.sort(probs[probs > 0])[::-1]
     shares = np.arange(min(first, 1.0), 1.0 + _STEP / 2, _STEP)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable, Optional
 
 import numpy as np
@@ -94,12 +94,7 @@ def trust(
 
 
 def trust_lines(result: Mapping[str, Any], name: str = "") -> list[str]:
-    """Lay out :func:`trust` for reading.
-
-    Args:
-        result: of :func:`trust`; the task adds how many predictions are ``unlike`` their certificates.
-        name: of the run, where there are several.
-    """
+    """Lay out :func:`trust` for reading; ``name`` is that of the run, where there are several."""
     rows, heads = [], {}
     for own, values in result["classes"].items():
         row: dict[str, Any] = {}
@@ -123,6 +118,17 @@ def trust_lines(result: Mapping[str, Any], name: str = "") -> list[str]:
         reasons = ", ".join(f"{reason}: {number:,}" for reason, number in result["void"].items())
         lines.append(f"Without the outputs whose certificates are void ({reasons}).")
     return [*lines, *unlike_line(result.get("unlike"))]
+
+
+def unlike(pairs: Iterable[tuple[str, Mapping[str, Any]]], text_of: Callable[[str], str] = str) -> int:
+    """How many predictions are not the best string of their certificate, where it has one.
+
+    Args:
+        pairs: predictions as ``text_of`` gives them, and certificates.
+        text_of: from tokens joined by blanks.
+    """
+    best = ((text, one["hypotheses"][0]["tokens"]) for text, one in pairs if one["hypotheses"])
+    return sum(text != text_of(" ".join(tokens)) for text, tokens in best)
 
 
 def unlike_line(number: Optional[int]) -> list[str]:

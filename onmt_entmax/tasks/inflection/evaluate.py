@@ -1,12 +1,21 @@
-"""Scoring of inflection: accuracy, edit distance and certificate rates, per language and averaged."""
+"""Scoring of inflection: accuracy, edit distance and certificate rates, per language and averaged.
+
+What the official scorer of the CoNLL–SIGMORPHON 2018 shared task (``evalm.py``) does, this does too: a line is stripped
+as a whole, so blanks before a lemma and after the tags are ignored and those around a form count; of the rows with the
+same lemma and tags, the last one read is kept, in the gold file and in the guesses; a pair without a guess counts as
+the empty word. It rounds a language's scores to two decimals; here only the table is rounded.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+from rapidfuzz.distance import Levenshtein
 
 from onmt_entmax.errors import UserError, choices, invalid_setting
 from onmt_entmax.files import read_json, sha256
@@ -19,11 +28,18 @@ from onmt_entmax.tasks.inflection.files import (
     read_submission,
     write_submission,
 )
-from onmt_entmax.tasks.inflection.format import SETTINGS, decode_form
-from onmt_entmax.tasks.inflection.scores import Outcome, pair_of, paired_bootstrap, score
+from onmt_entmax.tasks.inflection.format import SETTINGS, Row, decode_form
 from onmt_entmax.tasks.prepared import MANIFEST
-from onmt_entmax.tasks.results import RATE_HEADS, certificate_rates, comparison_line, layout, void_line
-from onmt_entmax.tasks.trust import BINS, trust, trust_lines
+from onmt_entmax.tasks.results import (
+    RATE_HEADS,
+    Comparison,
+    certificate_rates,
+    compare,
+    comparison_line,
+    layout,
+    void_line,
+)
+from onmt_entmax.tasks.trust import BINS, trust, trust_lines, unlike
 
 _HEADS = {"acc": "acc %", "lev": "lev", "nbest_acc": "n-best %", **RATE_HEADS}
 
@@ -124,6 +140,64 @@ def table(result: dict) -> str:
     return "\n".join([*lines, "", *result["signatures"].values()])
 
 
+class Outcome(NamedTuple):
+    """One scored (lemma, tags) pair: is the first guess right, its Levenshtein distance, is any of the n-best right."""
+
+    correct: bool
+    distance: int
+    any_correct: bool
+
+
+def pair_of(row: Row) -> tuple[str, str]:
+    """What the official scorer knows a row by: lemma and tags, without the blanks at the ends of the line."""
+    return row.lemma.lstrip(), row.tags.rstrip()
+
+
+def score(gold: Sequence[Row], guesses: Sequence[tuple[Row, Sequence[str]]]) -> list[Outcome]:
+    """Score one language: one outcome per different (lemma, tags) pair of ``gold``, in order of their first rows.
+
+    Args:
+        gold: rows with forms.
+        guesses: rows (their form is not used) with their guesses, the best first; in any order, some may be missing.
+    """
+    wanted = {pair_of(row): row.form for row in gold}  # the last one read is kept
+    given = {pair_of(row): forms for row, forms in guesses}
+    outcomes = []
+    for pair, form in wanted.items():
+        forms = given.get(pair) or ("",)
+        outcomes.append(Outcome(forms[0] == form, Levenshtein.distance(form, forms[0]), form in forms))
+    return outcomes
+
+
+def paired_bootstrap(
+    first: Mapping[str, Sequence[bool]], second: Mapping[str, Sequence[bool]], samples: int = 1000, seed: int = 1
+) -> Comparison:
+    """Compare two systems' macro-averaged accuracies by resampling the pairs of every language (Koehn, 2004).
+
+    A resample of n pairs matters only through how many of them one system alone, the other alone, or neither gets
+    right, which is a multinomial draw: no pair needs to be drawn by itself.
+
+    Args:
+        first, second: language -> whether each of its pairs is right, n values, of one system and of the other.
+        samples, seed: number of resamples, and where they start.
+
+    Returns:
+        The difference in percent, its interval and its p-value.
+    """
+    generator = np.random.default_rng(seed)
+    differences = np.zeros(samples)  # (samples,)
+    observed = 0.0
+    for language in sorted(first):
+        delta = np.asarray(first[language], dtype=np.int64) - np.asarray(second[language], dtype=np.int64)  # (n,)
+        shares = np.array([(delta == -1).mean(), (delta == 0).mean(), (delta == 1).mean()])
+        drawn = generator.multinomial(len(delta), shares, size=samples)  # (samples, 3)
+        differences += (drawn[:, 2] - drawn[:, 0]) / len(delta)
+        observed += float(delta.mean())
+    differences *= 100 / len(first)
+    observed *= 100 / len(first)
+    return compare(observed, differences)
+
+
 def _outcomes(path: Path, golds: Sequence[Gold], options: Options) -> dict[str, list[Outcome]]:
     """Language -> outcomes, for the languages whose forms are known."""
     golds_scored = [gold for gold in golds if gold.scored]
@@ -148,19 +222,12 @@ def _trust(
             right += [100.0 * outcome.correct for outcome in outcomes[gold.language]]
     result = trust(own, right, "acc", options.bootstrap_samples, options.bootstrap_seed)
     if result is not None:
-        result["unlike"] = None if options.submitted else _unlike(golds, certificates, options)
+        result["unlike"] = None
+    if result is not None and not options.submitted:
+        guesses = read_guesses(options.predictions, golds, options.n_best)
+        pairs = [pair for gold in golds for pair in zip(guesses[gold.language], certificates[gold.language])]
+        result["unlike"] = unlike(((forms[0], one) for forms, one in pairs), decode_form)
     return result
-
-
-def _unlike(golds: Sequence[Gold], certificates: dict[str, list[dict]], options: Options) -> int:
-    """How many predictions are not the best string of their certificate."""
-    guesses = read_guesses(options.predictions, golds, options.n_best)
-    pairs = [pair for gold in golds for pair in zip(guesses[gold.language], certificates[gold.language])]
-    return sum(
-        forms[0] != decode_form(" ".join(certificate["hypotheses"][0]["tokens"]))
-        for forms, certificate in pairs
-        if certificate["hypotheses"]
-    )
 
 
 def _language_scores(outcomes: list[Outcome], n_best: int) -> dict[str, float]:

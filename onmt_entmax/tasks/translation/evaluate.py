@@ -5,9 +5,9 @@ Predictions are what ``onmt_translate`` wrote for ``test.src`` of a prepared fol
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -39,7 +39,7 @@ from onmt_entmax.tasks.translation.scores import (
 )
 from onmt_entmax.tasks.translation.subwords import left_over, undo_subwords
 from onmt_entmax.tasks.translation.text import make_tokenizer
-from onmt_entmax.tasks.trust import trust, trust_lines
+from onmt_entmax.tasks.trust import trust, trust_lines, unlike
 
 SPLITS = ("test", "dev")
 _HEADS = {"bleu_tok": "BLEU tok", "bleu_raw": "BLEU raw", "chrf": "chrF", **RATE_HEADS}
@@ -66,7 +66,7 @@ class References:
         running = [self.tokenizer.detokenise(line) for line in lines]
         return {name: tokens if name == "bleu_tok" else running for name in self.metrics}
 
-    @cached_property
+    @functools.cached_property
     def words(self) -> set[str]:
         """What stands between blanks in the references, tokenised or running."""
         return {word for reference in [*(self.tokens or ()), *self.text] for word in reference.split(" ")}
@@ -127,7 +127,8 @@ def evaluate(
             run_scores.update(certificate_rates(found))
             run_scores["trust"] = _trust(test, own, found, samples, bootstrap_seed)
             if run_scores["trust"] is not None:
-                run_scores["trust"]["unlike"] = _unlike(test, text, found)
+                kind = test.manifest["settings"]["subwords"]
+                run_scores["trust"]["unlike"] = unlike(zip(text, found), functools.partial(undo_subwords, kind))
         metrics += RATES
     fields = {**_about(test.manifest, split, test.text), **(about or {}), "runs": len(runs)}
     bootstrap = {"bootstrap": samples, "bootstrap_seed": bootstrap_seed}
@@ -228,13 +229,6 @@ def _trust(
 
     quality = sentence_scores(test.metrics["chrf"], forms["chrf"], test.references("chrf"))
     return trust(certificates, quality, "chrf", samples, seed, corpus)
-
-
-def _unlike(test: References, texts: list[str], certificates: list[dict]) -> int:
-    """How many predictions are not the best string of their certificate."""
-    kind = test.manifest["settings"]["subwords"]
-    pairs = ((text, one["hypotheses"][0]) for text, one in zip(texts, certificates) if one["hypotheses"])
-    return sum(text != undo_subwords(kind, " ".join(best["tokens"])) for text, best in pairs)
 
 
 def _class_metric(test: References) -> str:

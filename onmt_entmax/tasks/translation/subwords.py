@@ -13,12 +13,14 @@ import sys
 from collections import Counter
 from collections.abc import Container, Iterable
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from onmt_entmax.errors import UserError, invalid_setting
+from onmt_entmax.errors import UserError
 from onmt_entmax.files import iterate_lines, read_text, write_text, write_whole
-from onmt_entmax.tasks.translation.settings import Settings
 from onmt_entmax.tasks.translation.text import import_optional
+
+if TYPE_CHECKING:
+    from onmt_entmax.tasks.translation.prepare import Settings
 
 SEPARATOR = "@@"
 SPACE = "\u2581"  # what sentencepiece writes for a blank
@@ -65,20 +67,10 @@ class Bpe:
 
 
 def learn_codes(counts: Counter[str], merges: int) -> str:
-    """Learn merges from word counts with subword-nmt.
+    """Learn merges from word counts with subword-nmt; returns the text of a codes file.
 
-    Args:
-        counts: how often each word occurs.
-        merges: how many merges; fewer are learned when no pair of symbols occurs twice any more.
-
-    Returns:
-        The text of a codes file.
-
-    Raises:
-        UserError: subword-nmt is missing, or ``merges`` is below 1.
+    Fewer merges are learned when no pair of symbols occurs twice any more.
     """
-    if merges < 1:
-        raise invalid_setting("--merges", merges, "It must be at least 1.")
     learn_bpe = import_optional("subword_nmt.learn_bpe", "subword-nmt", "byte pair encoding")
     # in order of the words: subword-nmt breaks no ties by where a word stood, but its files should not depend on that
     lines = io.StringIO("".join(f"{word} {counts[word]}\n" for word in sorted(counts)))
@@ -121,14 +113,9 @@ class SentencePiece:
 
 
 def train_sentencepiece(lines: Iterable[str], size: int) -> bytes:
-    """Train a sentencepiece unigram model on all lines, long ones too.
+    """Train a sentencepiece unigram model on all lines (without U+2581), long ones too; returns it serialised.
 
-    Args:
-        lines: training text, without U+2581.
-        size: the number of pieces aimed at; a small text yields fewer.
-
-    Returns:
-        The serialised model, which does not depend on the number of processors.
+    A small text yields fewer pieces than ``size``. The model does not depend on the number of processors.
 
     Raises:
         UserError: sentencepiece is missing, or refuses the text or the size.
@@ -211,15 +198,9 @@ class Whole:
 
 
 def write_segmenters(folder: Path, settings: Settings, source: list[str], target: list[str]) -> dict[str, Segmenter]:
-    """Learn subwords from the training text and write the models.
+    """Learn subwords from tokenised training lines and write the models; returns the segmenters of ``src`` and ``tgt``.
 
-    Args:
-        folder: gets ``bpe.codes`` or ``sentencepiece.model``; with separate codes ``bpe.src.codes`` and so on.
-        settings: completed.
-        source, target: tokenised training lines.
-
-    Returns:
-        The segmenters of ``src`` and ``tgt``.
+    The folder gets ``bpe.codes`` or ``sentencepiece.model``; with separate codes ``bpe.src.codes`` and so on.
     """
     if settings.subwords == "none":
         return {"src": Whole(), "tgt": Whole()}

@@ -55,38 +55,18 @@ def _entity(match: re.Match[str]) -> str:
 def normalise_romanian(text: str, form: str = "plain") -> str:
     """Unify the spelling of Romanian letters (Sennrich, Haddow and Birch 2016).
 
-    Args:
-        text: Romanian text.
-        form: ``comma`` turns s and t with cedilla into s and t with comma below; ``plain`` does that and then removes
-            the diacritics of the five Romanian letters (Ă Â Î Ș Ț, either case) and of no other; ``keep`` does nothing.
-
-    Raises:
-        UserError: another form.
+    ``comma`` turns s and t with cedilla into s and t with comma below; ``plain`` does that and then removes the
+    diacritics of the five Romanian letters (Ă Â Î Ș Ț, either case) and of no other; ``keep`` does nothing.
     """
-    if form not in ROMANIAN:
-        raise invalid_setting("--romanian", form, choices(ROMANIAN))
     if form == "keep":
         return text
     text = _COMBINING_CEDILLA.sub("\u0326", text.translate(_COMMA))
     return _COMBINING.sub("", text.translate(_PLAIN)) if form == "plain" else text
 
 
-def join_japanese(tokens: list[str]) -> str:
+def join_japanese(line: str) -> str:
     """Write Japanese tokens without blanks, except between two ASCII letters or digits: ``Windows 95 を``."""
-    text = ""
-    for token in tokens:
-        if text and token and _ascii_word(text[-1]) and _ascii_word(token[0]):
-            text += " "
-        text += token
-    return text
-
-
-def _join_japanese_line(line: str) -> str:
-    return join_japanese(line.split(" "))
-
-
-def _ascii_word(character: str) -> bool:
-    return character.isascii() and character.isalnum()
+    return re.sub("(?<![0-9A-Za-z]) | (?! *[0-9A-Za-z])", "", line)
 
 
 class Tokenizer(Protocol):
@@ -124,9 +104,7 @@ class Moses:
 class MeCab:
     """MeCab with a dictionary from the Python package index, for Japanese."""
 
-    def __init__(self, dictionary: str = "ipadic"):
-        if dictionary not in DICTIONARIES:
-            raise invalid_setting("--mecab-dictionary", dictionary, choices(DICTIONARIES))
+    def __init__(self, dictionary: str):
         mecab = import_optional("MeCab", "mecab-python3", "Japanese tokenisation with MeCab")
         package = import_optional(DICTIONARIES[dictionary], dictionary, "MeCab's dictionary")
         arguments = getattr(package, "MECAB_ARGS", None) or f'-r "{package.DICDIR}/mecabrc" -d "{package.DICDIR}"'
@@ -139,7 +117,7 @@ class MeCab:
 
     def detokenise(self, line: str) -> str:
         """Join the tokens with :func:`join_japanese`."""
-        return _join_japanese_line(line)
+        return join_japanese(line)
 
 
 class Given:
@@ -171,14 +149,13 @@ def make_tokenizer(kind: str, language: str) -> Tokenizer:
     if kind == "none":
         return Given("none")
     if kind == "given":
-        return Given("given", _join_japanese_line if language == "ja" else Moses(language).detokenise)
+        return Given("given", join_japanese if language == "ja" else Moses(language).detokenise)
     if kind == "moses":
         return Moses(language)
-    if kind.startswith("mecab-"):
-        return MeCab(kind[len("mecab-") :])
-    raise invalid_setting(
-        "tokenizer", kind, choices(["moses", *(f"mecab-{name}" for name in DICTIONARIES), "given", "none"])
-    )
+    mecab = {f"mecab-{name}": name for name in DICTIONARIES}
+    if kind in mecab:
+        return MeCab(mecab[kind])
+    raise invalid_setting("tokenizer", kind, choices(["moses", *mecab, "given", "none"]))
 
 
 def import_optional(module: str, package: str, purpose: str):
