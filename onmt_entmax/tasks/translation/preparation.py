@@ -9,9 +9,8 @@ from pathlib import Path
 from onmt_entmax.errors import UserError
 from onmt_entmax.files import iterate_lines, read_json
 from onmt_entmax.tasks.prepared import MANIFEST
-from onmt_entmax.tasks.translation.prepare import tokens_of
+from onmt_entmax.tasks.translation.prepare import Settings, tokens_of
 from onmt_entmax.tasks.translation.readers import split_direction
-from onmt_entmax.tasks.translation.settings import Settings
 from onmt_entmax.tasks.translation.subwords import read_segmenter, undo_subwords
 from onmt_entmax.tasks.translation.text import make_tokenizer, normalise_romanian
 
