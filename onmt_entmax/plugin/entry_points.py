@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import threading
 from typing import Callable
 
 from onmt_entmax.errors import UserError
@@ -21,7 +22,10 @@ def running_command() -> str | None:
 
 
 def one_line_errors(function: Callable) -> Callable:
-    """Let a stock command end with one line on a :class:`UserError` (status 2) or Ctrl-C (130); programs get both."""
+    """Let a stock command end with one line on a :class:`UserError` (status 2) or Ctrl-C (130); programs get both.
+
+    So do threads other than the main one: the server's, which answer.
+    """
 
     @functools.wraps(function)
     def wrapped(*args, **kwargs):
@@ -29,7 +33,7 @@ def one_line_errors(function: Callable) -> Callable:
             return function(*args, **kwargs)
         except UserError as error:
             command = running_command()
-            if command is None:
+            if command is None or threading.current_thread() is not threading.main_thread():
                 raise
             print(f"{command}: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
             raise SystemExit(2) from error

@@ -11,8 +11,10 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from onmt.translate import translation_server
 
 from onmt_entmax.errors import UserError
+from onmt_entmax.plugin.translate.translator import SparseTranslator
 
 flask = pytest.importorskip("flask")
 
@@ -41,8 +43,9 @@ def serve(entmax_model, tmp_path, monkeypatch):
         server.start(str(config), url_root="/translator", host="127.0.0.1", port=0, debug=False)
         client = apps[0].test_client()
 
-        def post(inputs):
-            answer = client.post("/translator/translate", json=inputs)
+        def post(inputs=None, to="translate", method="POST", **given):
+            given = given or ({"json": inputs} if method == "POST" else {})
+            answer = client.open(f"/translator/{to}", method=method, **given)
             return answer.status_code, json.loads(answer.text, parse_constant=no_constant)
 
         return post
@@ -129,18 +132,82 @@ def test_a_ref_is_the_prefix_of_its_input_alone(serve):
 
 
 @pytest.mark.parametrize(
-    ("inputs", "message"),
+    ("inputs", "status", "message"),
     [
-        ([{"id": 3, "src": "a"}], "`id`: 3. No such model; models here: 7."),
-        ([{"id": 7}], "Input 1 has no text `src`."),
-        ([], "A request is a list of inputs"),
-        ({"src": "a"}, "A request is a list of inputs"),
-        ([{"id": 7, "src": "a\uffe8b"}], "Invalid line"),
+        ([{"id": 3, "src": "a"}], 404, "`id`: 3. No such model; models here: 7."),
+        ([{"id": "7", "src": "a"}], 404, '`id`: "7". No such model; models here: 7.'),
+        ([{"id": [7], "src": "a"}], 404, "`id`: [7]. No such model"),
+        ([{"id": True, "src": "a"}], 404, "`id`: true. No such model"),
+        ([{"id": 7, "src": "a"}, {"id": 8, "src": "a"}], 400, "`id`: 8. All inputs of a request go to one model"),
+        ([{"id": 7}], 400, "Input 1 has no text `src`."),
+        ([{"id": 7, "src": "a"}, None], 400, "Input 2 has no text `src`."),
+        ([{"id": 7, "src": "a", "ref": ["a"]}], 400, "Input 1: its `ref` is no text"),
+        ([{"id": 7, "src": "a", "n_best": 9}], 400, "Input 1: `n_best` belongs to the `opt` of the configuration"),
+        ([{"id": 7, "src": "\ud800"}], 400, "Input 1 holds half a character"),
+        ([], 400, "A request is a list of inputs"),
+        ({"src": "a"}, 400, "A request is a list of inputs"),
+        ("a", 400, "A request is a list of inputs"),
+        ([{"id": 7, "src": "a\uffe8b"}], 400, "Invalid line"),
     ],
 )
-def test_a_wrong_request_is_answered(serve, inputs, message):
-    status, answer = serve()(inputs)
-    assert status == 400 and answer["status"] == "error" and message in answer["error"]
+def test_a_wrong_request_is_answered(serve, inputs, status, message):
+    found, answer = serve()(inputs)
+    assert found == status and answer["status"] == "error" and message in answer["error"]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"{", "Failed to decode JSON object: Expecting property name"),
+        (b"", "Failed to decode JSON object: Expecting value"),
+        (b'[{"id": 7, "src": "\xff"}]', "Failed to decode JSON object: 'utf-8' codec can't decode byte 0xff"),
+        (b"[" * 100_000, "The request is nested too deep"),
+    ],
+)
+def test_what_is_no_json_is_answered_in_json(serve, data, message):
+    status, answer = serve()(data=data)
+    assert status == 400 and set(answer) == {"status", "error"} and message in answer["error"]
+
+
+def test_other_addresses_answer_too(serve, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    post = serve()
+    assert post(sources("a"))[0] == 200
+    for place, method, status, message in (
+        ("nowhere", "GET", 404, "not found"),
+        ("translate", "GET", 405, "not allowed"),
+        ("to_cpu/9", "GET", 404, "`id`: 9. No such model; models here: 7."),
+        ("unload_model/9", "GET", 404, "`id`: 9. No such model"),
+        ("to_gpu/7", "GET", 400, "torch sees no CUDA device"),
+        ("clone_model/7", "POST", 501, "Models cannot be cloned"),
+        ("unload_model/7", "GET", 200, None),
+        ("unload_model/7", "GET", 409, "Model 7 is not loaded"),
+        ("to_cpu/7", "GET", 409, "Model 7 is not loaded"),
+        ("clone_model/7", "POST", 501, "Models cannot be cloned"),
+    ):
+        found, answer = post({}, to=place, method=method)
+        assert found == status and (message is None or message in answer["error"]), place
+    assert post(sources("a"))[0] == 200  # loaded again
+
+
+def test_a_failure_inside_is_said_and_the_next_request_served(serve, monkeypatch, caplog):
+    post = serve()
+    translate = SparseTranslator._translate
+    monkeypatch.setattr(SparseTranslator, "_translate", lambda *args, **kwargs: 1 / 0)
+    assert post(sources("a")) == (500, {"status": "error", "error": "Error: division by zero"})
+    monkeypatch.setattr(SparseTranslator, "_translate", translate)
+    assert post(sources("a"))[0] == 200
+
+
+def test_a_model_that_cannot_be_loaded_keeps_nobody_waiting(serve, monkeypatch):
+    def load(*args, out_file, **kwargs):
+        out_file.close()
+        raise UserError("Cannot load m.pt: there is no such file.")
+
+    post = serve()
+    monkeypatch.setattr(translation_server, "build_translator", load)
+    for _ in range(2):  # stock lets the second request wait for half a minute
+        assert post(sources("a")) == (500, {"status": "error", "error": "Cannot load m.pt: there is no such file."})
 
 
 def test_unknown_source_tokens_are_named(serve, caplog, monkeypatch):
@@ -164,7 +231,20 @@ def test_options_that_a_server_does_not_read_are_refused(serve, opt, message):
         serve(**opt)
 
 
-@pytest.mark.parametrize(("text", "message"), [("{", "conf.json"), ("{}", "it has no list `models`")])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "conf.json"),
+        ("{}", "it has no list `models`"),
+        ('{"models": ["m.pt"]}', "conf.json, model 1: it has no object `opt`"),
+        ('{"models": [{"opt": {}}]}', "conf.json, model 1: it has no `model`"),
+        ('{"models": [{"model": "m.pt", "opt": {}, "timout": 3}]}', "unknown key `timout`. Did you mean `timeout`"),
+        ('{"models": [{"model": "m.pt", "opt": {}, "id": "1"}]}', "`id`: 1. It must be a whole number"),
+        ('{"models": [{"model": "m.pt", "opt": {}, "timeout": "soon"}]}', "`timeout`: soon. It must be a number"),
+        ('{"models": [{"model": "m.pt", "opt": {}, "on_timeout": "x"}]}', "Valid choices: to_cpu, unload"),
+        ('{"models": [{"model": "none.pt", "opt": {}, "id": 1}]}', "FileNotFoundError: .*none.pt from model 1"),
+    ],
+)
 def test_a_broken_configuration_is_named(tmp_path, text, message):
     from onmt.translate import TranslationServer
 
