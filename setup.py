@@ -94,6 +94,7 @@ setup(
             "hypothesis",
             "ruff",
             "mypy",
+            "selenium>=4.10",  # the page of `inspect`, in Debian's chromium with chromium-driver
             "types-PyYAML",
             "types-tabulate",
             "entmax==1.3",

@@ -99,7 +99,7 @@ say() { printf 'install.sh: [%3ds] %s\n' "$SECONDS" "$1"; }
 TOKENIZER="pyonmttok>=1.37,<2; python_version < '3.13'"
 MORE=()
 if wanted transforms; then MORE+=("fasttext-wheel; python_version < '3.13'" pyahocorasick spacy "$TOKENIZER"); fi
-if wanted test; then MORE+=(pytest pytest-xdist hypothesis ruff mypy types-PyYAML types-tabulate "$TOKENIZER"); fi
+if wanted test; then MORE+=(pytest pytest-xdist hypothesis ruff mypy selenium types-PyYAML types-tabulate "$TOKENIZER"); fi
 if wanted test || wanted workflow; then MORE+=("snakemake>=8; python_version >= '3.11'"); fi
 if wanted docs; then MORE+=("mkdocs-material>=9.5" "mkdocstrings[python]>=0.26" "latex2mathml>=3.77"); fi
 if wanted japanese; then MORE+=(mecab-python3 ipadic); fi

@@ -83,3 +83,5 @@ echo
 onmt_entmax figure beam --input "$RUN/entmax15/draw.jsonl"
 printf '\nDone in %d:%02d. Pictures are in %s/figures, models in %s/{softmax,entmax15}.\n' \
   $((SECONDS / 60)) $((SECONDS % 60)) "$RUN" "$RUN"
+printf 'Try both models in the browser:\n  %s/onmt_entmax inspect --model %s/entmax15/model.pt %s/softmax/model.pt\n' \
+  "$VENV/bin" "$RUN" "$RUN"
