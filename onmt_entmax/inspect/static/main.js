@@ -129,7 +129,7 @@ function show() {
 /** The attention that is shown, with its layer and head. */
 function attentionKind() {
   const kinds = models[state.model].attention;
-  const kind = kinds.find((one) => one.name === state.attention) ?? kinds[0];
+  const kind = [state.attention, "context_attention"].map((name) => kinds.find((one) => one.name === name)).find(Boolean) ?? kinds[0];
   return kind && { ...kind, layer: Math.min(state.layer, kind.layers), head: Math.min(state.head, kind.heads) };
 }
 

@@ -7,6 +7,7 @@ const SIZE = 17; // of the tokens
 const LABEL = 66; // room for the line and the probability of a branch
 const DEAD = 2; // branches shown of a prefix that did not finish; the rest is counted
 const SMALL = 0.01; // probability of a branch below which it is only counted
+const MANY = 30; // rows beyond which all branches that did not finish are only counted
 const END = "</s>";
 const NOTES = { finished: "finished", live: "goes on", dropped: "dropped by the search", cut: "cut by the length limit",
   stopped: "not finished when the search ended" };
@@ -60,14 +61,19 @@ function grow(record) {
   for (const node of [...nodes].reverse()) {
     node.ends = node.status === "finished" || node.children.some((child) => child.ends);
   }
-  for (const node of nodes) {
-    node.children.sort((a, b) => b.log_prob - a.log_prob);
-    let room = DEAD;
-    const shown = node.children.filter((child) => child.ends || (child.status !== "dropped" && child.status !== "live")
-      || (child.branch >= SMALL && room-- > 0));
-    node.more = node.children.length - shown.length;
-    node.children = shown;
-  }
+  for (const node of nodes) node.children.sort((a, b) => b.ends - a.ends || b.log_prob - a.log_prob);
+  const prune = (most) => {
+    for (const node of nodes) {
+      let room = most;
+      const seen = (child) => child.ends || (child.branch >= SMALL && room-- > 0);
+      node.shown = node.ends || !nodes[0].ends ? node.children.filter(seen) : node.children.filter(seen).slice(0, 1);
+      node.more = node.children.length - node.shown.length;
+    }
+  };
+  prune(DEAD);
+  const rows = (node) => Math.max(1, node.shown.reduce((sum, child) => sum + rows(child), 0));
+  if (rows(nodes[0]) > MANY && nodes[0].ends) prune(0);
+  for (const node of nodes) node.children = node.shown;
   return nodes[0];
 }
 
