@@ -19,6 +19,7 @@ from werkzeug.exceptions import HTTPException
 from onmt_entmax.errors import UserError, choices, invalid_setting
 from onmt_entmax.inspect.loaded import LIMITS, Loaded
 from onmt_entmax.inspect.session import Cancelled
+from onmt_entmax.inspect.texts import one_line
 from onmt_entmax.version import version
 
 MAX_BYTES = 64 * 1024
@@ -188,6 +189,13 @@ def make_app(
             )
 
         return answer("search", compute)
+
+    @app.post("/api/complete")
+    def complete() -> Response:
+        def compute(one: Loaded, body: dict, source: list[str], unknown: list[str], wanted: Callable) -> dict:
+            return one.complete(source, one_line(body, "text"), whole(body, "max_words", 1, 50, 10), wanted)
+
+        return answer("complete", compute)
 
     @app.post("/api/attention")
     def attention() -> Response:

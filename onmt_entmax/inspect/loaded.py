@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from onmt_entmax.errors import UserError, choices, invalid_setting
+from onmt_entmax.inspect.completing import Completer, certificate_class
 from onmt_entmax.inspect.session import Session, Watched
 from onmt_entmax.inspect.texts import Tokens, texts_of
 from onmt_entmax.plugin.head_measures import head_attention, head_places
@@ -18,12 +19,13 @@ from onmt_entmax.plugin.models import Models, Text
 from onmt_entmax.search.beam import beam_search
 from onmt_entmax.search.exact import exact_search
 from onmt_entmax.search.forced import attend
-from onmt_entmax.search.result import RATES, attention_rows, certificate_record, rates_of, tree_records
+from onmt_entmax.search.result import attention_rows, certificate_record, tree_records
 from onmt_entmax.search.settings import SearchSettings
 
 LIMITS = {
     "source_characters": 2000,
     "source_tokens": 250,
+    "target_characters": 2000,
     "beam_size": 50,
     "max_length": 250,
     "expansions": 10_000,
@@ -130,7 +132,9 @@ class Loaded:
         """The session of an input; nobody else uses the model meanwhile."""
         with self.held(wanted):
             key = tuple(source)
-            session = self._sessions.pop(key, None) or Session(self._encode(source, True), self.models.start)
+            session = self._sessions.pop(key, None) or Session(
+                self._encode(source, True), self.models.start, self.models.eos
+            )
             self._sessions[key] = session
             while len(self._sessions) > INPUTS:
                 self._sessions.popitem(last=False)
@@ -193,8 +197,8 @@ class Loaded:
             if kind == "beam":
                 (result,) = beam_search(Watched(self._encode(source, False), wanted), settings)
             else:
-                whole = kind == "support"
-                (result,) = exact_search(session.scorer, settings, LIMITS["expansions"], whole)
+                scorer = Watched(self._encode(source, True), wanted)
+                (result,) = exact_search(scorer, settings, LIMITS["expansions"], kind == "support")
         listed = len(result.hypotheses)
         del result.hypotheses[LIMITS["hypotheses"] :]
         record = certificate_record(result, 1, models.token)
@@ -202,7 +206,7 @@ class Loaded:
             entry["tokens"][: len(prefix)] = prefix[: len(entry["tokens"])]
             entry["text"] = self.texts.text(entry["tokens"])
             entry["attention"] = attention_rows(hypothesis, len(source))
-        name = class_of(record)
+        name = certificate_class(record)
         return {
             **record,
             "source": list(source),
@@ -217,6 +221,17 @@ class Loaded:
             "class": name,
             "explanation": explain(name, record),
         }
+
+    def complete(self, source: Sequence[str], text: str, most: int, wanted: Callable[[], None]) -> dict[str, Any]:
+        """What ``/api/complete`` answers, but for the time; see :meth:`~.completing.Completer.complete`."""
+        if len(text) > LIMITS["target_characters"]:
+            raise UserError(f"`text` has {len(text)} characters; at most {LIMITS['target_characters']} are taken.")
+        with self.session(source, wanted) as session:
+            return self.completer(session, len(source)).complete(text, most)
+
+    def completer(self, session: Session, source_length: int) -> Completer:
+        """Completes what is typed beside an input."""
+        return Completer(session, self.texts, self.models.target_ids, self.models.token, source_length)
 
     def attention(
         self,
@@ -253,14 +268,6 @@ class Loaded:
         sides = {CONTEXT: (outputs, source), "decoder_self_attention": (outputs, inputs)}
         queries, keys = sides.get(name, (source, source))
         return {"queries": list(queries), "keys": list(keys), "weights": weights[:, : len(keys)].tolist()}
-
-
-def class_of(record: dict[str, Any]) -> str:
-    """The strongest thing that a certificate says."""
-    if record["reason"] is not None:
-        return "void"
-    rates = rates_of(record)
-    return next((name for name in RATES[:3] if rates[name]), "uncertified")
 
 
 def explain(name: str, record: dict[str, Any]) -> str:

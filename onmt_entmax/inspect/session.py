@@ -12,7 +12,7 @@ from torch import Tensor
 from onmt_entmax.search.paths import select_rows
 from onmt_entmax.search.scorer import Scorer, States, StepOutput
 
-PREFIXES = 300  # kept per input, the last used ones
+PREFIXES, FEWEST = 300, 80  # kept per input, the last used ones; more than one list of words looks at
 NUMBERS = 8_000_000  # of their distributions together: fewer where vocabularies are large
 
 
@@ -61,18 +61,19 @@ class Session:
     """One input, encoded once.
 
     Args:
-        scorer: bound to this input alone; rows may come in any order.
+        scorer: bound to this input alone, for nobody else's use; rows may come in any order.
         start: token fed first.
+        eos: the one that ends the output.
         wanted: see :class:`Watched`; may be replaced between calls.
 
     Attributes:
         steps: prefixes that went through the decoder.
     """
 
-    def __init__(self, scorer: Scorer, start: int, wanted: Callable[[], None] = lambda: None) -> None:
-        self.scorer, self.start, self.wanted = Watched(scorer, lambda: self.wanted()), start, wanted
+    def __init__(self, scorer: Scorer, start: int, eos: int, wanted: Callable[[], None] = lambda: None) -> None:
+        self.scorer, self.start, self.eos, self.wanted = Watched(scorer, lambda: self.wanted()), start, eos, wanted
         self.steps = 0
-        self._most = max(16, min(PREFIXES, NUMBERS // scorer.vocab_size))
+        self._most = max(FEWEST, min(PREFIXES, NUMBERS // scorer.vocab_size))
         self._known: OrderedDict[tuple[int, ...], StepOutput] = OrderedDict()
         self._begin = self.scorer.start()
 

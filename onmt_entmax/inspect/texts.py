@@ -65,16 +65,19 @@ class Spelling:
     def __init__(self, style: str, tokens: Sequence[str]) -> None:
         self.style = style
         self.special = {index for index, token in enumerate(tokens) if _is_special(token)}
-        self.letters = [self._letters(token) for token in tokens]
+        self.letters = [self.letters_of(token) for token in tokens]
         self.goes_on = [style == "bpe" and token.endswith(SEPARATOR) for token in tokens]
         self.first = [style == "sentencepiece" and token.startswith(SPACE) for token in tokens]
         spelled = [index for index in range(len(tokens)) if index not in self.special]
+        self.ending = [token for token in spelled if self.open_ended and self.ends(token)]
+        self._fitting = {begun: [token for token in spelled if self.fits(token, begun)] for begun in (False, True)}
         self._sorted = sorted((self.letters[index], index) for index in spelled)
         self._exact: dict[str, list[int]] = {}
         for letters, index in self._sorted:
             self._exact.setdefault(letters, []).append(index)
 
-    def _letters(self, token: str) -> str:
+    def letters_of(self, token: str) -> str:
+        """What a token spells."""
         if self.style == "bpe" and token.endswith(SEPARATOR):
             return token[: -len(SEPARATOR)]
         if self.style == "sentencepiece":
@@ -97,6 +100,10 @@ class Spelling:
         if self.style == "sentencepiece":
             return self.first[token] != begun
         return not (self.style == "characters" and self.ends(token))
+
+    def all_pieces(self, begun: bool) -> list[int]:
+        """All tokens that may stand in a word, or begin one."""
+        return self._fitting[begun]
 
     def continuing(self, letters: str, begun: bool) -> list[int]:
         """The tokens that may come next where a word goes on with these letters, one at least, or with more."""
@@ -149,25 +156,20 @@ class Tokens:
         if words and not text[-1].isspace():
             typed.letters, typed.start, _ = words.pop()
         for number, (word, start, end) in enumerate(words):
-            place = start
-            for token in self.pieces(word):
-                size = len(self._spelled(token))
-                typed.pieces.append(Piece(token, min(place, end), min(place + size, end), number))
-                place += size
+            typed.pieces += self.place(self.pieces(word), start, end, number)
         return typed
 
-    def _spelled(self, token: str) -> str:
-        return self.spelling._letters(token)
+    def place(self, tokens: Sequence[str], start: int, end: int, word: int) -> list[Piece]:
+        """Tokens of a word as pieces of the text; ``word`` is its number."""
+        places = [start]
+        for token in tokens:
+            places.append(min(places[-1] + len(self.spelling.letters_of(token)), end))
+        return [Piece(token, *pair, word) for token, pair in zip(tokens, zip(places, [*places[1:-1], end]))]
 
-    def after(self, before: Sequence[str], text: str, words: Sequence[str], letters: str) -> str:
-        """What follows a typed text, when these words follow.
-
-        Args:
-            before: its words, without the half-typed one.
-            text: the text.
-            words: those of the completion, the half-typed one among them.
-            letters: of the half-typed word.
-        """
+    def following(self, typed: Typed, text: str, tokens: Sequence[str]) -> str:
+        """What follows a typed text when these tokens follow, which spell its half-typed word again."""
+        before, letters = [word for word, _, _ in typed.words], typed.letters
+        words = join_words(self.spelling, tokens)
         whole = self._running([*before, *words])
         known = self._running([*before, letters] if letters else before)
         if whole.startswith(known):
@@ -213,13 +215,13 @@ class Inflection(Tokens):
         if typed.words and not text[-1].isspace():
             typed.head, typed.start, _ = typed.words.pop()
         for place, character in enumerate(text):
-            number = sum(end <= place for _, _, end in typed.words)
+            number = sum(end < place for _, _, end in typed.words)
             typed.pieces.append(Piece(encode_form(character), place, place + 1, number))
         return typed
 
-    def after(self, before: Sequence[str], text: str, words: Sequence[str], letters: str) -> str:
-        """See :class:`Tokens`."""
-        return " ".join(words)
+    def following(self, typed: Typed, text: str, tokens: Sequence[str]) -> str:
+        """See :class:`Tokens`; here no letter is spelled again."""
+        return self.text(tokens)
 
 
 class Raw(Tokens):
@@ -309,8 +311,6 @@ def one_line(given: dict[str, Any], name: str) -> str:
 
 def join_words(spelling: Spelling, tokens: Sequence[str]) -> list[str]:
     """The words that output tokens spell."""
-    if spelling.style == "characters":
-        return decode_form(" ".join(tokens)).split(" ")
     line = undo_subwords(spelling.style, " ".join(tokens))
     return line.split(" ") if line else []
 

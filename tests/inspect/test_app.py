@@ -9,7 +9,7 @@ from onmt_entmax.inspect.app import MAX_BYTES, Busy, Requests, make_app
 from onmt_entmax.inspect.session import Cancelled
 from tests.inspect.conftest import PORT, Page
 
-SEARCH, ATTENTION = "/api/search", "/api/attention"
+SEARCH, COMPLETE, ATTENTION = "/api/search", "/api/complete", "/api/attention"
 
 
 def test_models_are_described(page):
@@ -53,6 +53,18 @@ def test_exact_search_and_the_whole_support(page):
     assert exact["hypotheses"][0]["tokens"] == whole["hypotheses"][0]["tokens"] and exact["optimal"]
 
 
+def test_a_completion_goes_on_as_the_search_does(page):
+    best = page.post(SEARCH).get_json()["hypotheses"][0]
+    first, *rest = best["tokens"]
+    told = page.post(COMPLETE, text=f"{first} ").get_json()
+    assert told["completion"] == " ".join(rest) and told["certificate_class"] in ("single", "complete", "optimal")
+    allowed = page.post(SEARCH, prefix=[first]).get_json()["next_tokens"]
+    words = {entry["token"]: entry["prob"] for entry in allowed if entry["token"] in "abcdefgh"}
+    assert {entry["word"]: entry["prob"] for entry in told["words"]} == pytest.approx(words)
+    again = page.post(COMPLETE, text=f"{first} ", max_words=1).get_json()
+    assert again["words"] == told["words"][:1] and again["words_complete"] == (len(words) == 1)
+
+
 def test_attention_has_a_row_for_the_end(page):
     told = page.post(ATTENTION, tokens=["c", "b"], attention="context_attention").get_json()
     assert told["queries"] == ["c", "b", "</s>"] and told["keys"] == ["a", "b", "c"]
@@ -79,6 +91,9 @@ def test_attention_has_a_row_for_the_end(page):
         (SEARCH, {"client": 3}, "`client` must be text"),
         (SEARCH, {"channel": "other"}, "Valid choices: search, complete, attention."),
         (SEARCH, {"sequence": -1}, "`sequence`: -1"),
+        (COMPLETE, {}, "`text` is missing"),
+        (COMPLETE, {"text": "a", "max_words": 0}, "`max_words`: 0. It must be a whole number from 1 to 50."),
+        (COMPLETE, {"text": "a" * 2001}, "`text` has 2001 characters; at most 2000 are taken."),
         (ATTENTION, {"attention": "self"}, "Valid choices: context_attention."),
         (ATTENTION, {"attention": "context_attention", "layer": 2}, "`layer`: 2. It must be from 1 to 1."),
     ],
