@@ -358,6 +358,29 @@ class Model:
 
         return measure_heads(self._models, self._text(sources, targets), batch_size, self._progress)
 
+    def head_weights(
+        self,
+        sources: Iterable[Line],
+        targets: Iterable[Line],
+        attention: str = "context_attention",
+        layer: int | None = None,
+        head: int = 1,
+        batch_size: int = 64,
+    ) -> list[dict[str, Any]]:
+        """The weights that one head of a Transformer gives while it is forced to the targets; see ``docs/formats.md``.
+
+        Args:
+            attention: ``encoder_self_attention``, ``decoder_self_attention`` or ``context_attention``.
+            layer: from 1; None: the last.
+            head: from 1.
+
+        Raises:
+            UserError: as :meth:`heads`; no such attention, layer or head.
+        """
+        from onmt_entmax.plugin.head_measures import head_weights
+
+        return head_weights(self._models, self._text(sources, targets), attention, layer, head, batch_size)
+
     def _settings(self, beam_size: int, max_length: int, more: dict[str, Any]) -> SearchSettings:
         models = self._models
         return SearchSettings(models.start, models.eos, beam_size=beam_size, max_length=max_length, **more)

@@ -19,6 +19,7 @@ from onmt_entmax.report import text
 from onmt_entmax.report.figures import style
 from onmt_entmax.report.figures.attention import heat_map_of
 from onmt_entmax.report.figures.canvas import families
+from onmt_entmax.report.figures.heads import heads_figure, heads_of
 from onmt_entmax.report.figures.plots import draw_panel, group, panels
 from onmt_entmax.report.figures.trust import sentences, trust_figure, trusts_of
 from onmt_entmax.report.metrics import Metrics
@@ -68,6 +69,7 @@ def page(run: RunFiles, examples: int = 20) -> str:
         setup=[_facts(own) for own in run.metrics] + [_best(path.name, note) for path, note in run.best.items()],
         settings=[(path.name, content) for path, content in run.settings.items()],
         curves=_curves(run),
+        heads=_heads(run),
         curve_signatures="\n".join(dict.fromkeys(own.signature for own in run.metrics)),
         scores=[_score(path.name, result) for path, result in run.results.items()],
         sparsity=[_sparsity(path.name, record) for path, record in run.sparsity.items()],
@@ -149,6 +151,16 @@ def _curves(run: RunFiles) -> list[tuple[str, str]]:
                 figure.legend(loc="outside lower center", labelspacing=0.3)
             images.append((f"{panel.title} by training step", _svg(figure)))
     return images
+
+
+def _heads(run: RunFiles) -> list[tuple[str, str]]:
+    """A description and an SVG image in base64 of each Transformer's heads."""
+    shown = []
+    for own in (one for one in run.metrics if heads_of(one)):
+        figure = heads_figure({"": [own]})
+        with style.look():
+            shown.append((f"Heads at the best validation ({own.path.name})", _svg(figure)))
+    return shown
 
 
 def _svg(figure: Figure) -> str:

@@ -28,7 +28,7 @@ KINDS = {
     "certificate": ("certificates of `onmt_translate -certificates`", "`figure beam`, `uncertain` and `evaluate`"),
     "trace": ("search trees of `onmt_entmax trace`", "`figure beam` and `figure attention`"),
     "forced": ("forced decodings of `onmt_entmax force`", "`figure forced`, `support-histogram` and `attention`"),
-    "attention": ("attention weights of `onmt_translate -attention`", "`figure attention`"),
+    "attention": ("attention weights of `onmt_translate -attention` or `heads --weights`", "`figure attention`"),
 }  # fmt: skip
 EXAMPLES = ("trace", "certificate", "forced", "attention")
 
@@ -214,6 +214,9 @@ def _searched_example(where: str, record: dict[str, Any]) -> dict[str, Any]:
 def _attention_example(where: str, record: dict[str, Any]) -> dict[str, Any]:
     """Of the best hypothesis, whose tokens hold ``</s>`` already."""
     example = {"line": record["line"], "source": record["source"]}
+    if "head" in record:
+        name = str(record["attention"]).replace("_", " ")
+        example["head"] = f"{name}, layer {record['layer']}, head {record['head']}"
     best = record["hypotheses"][0] if record["hypotheses"] else {}
     if best.get("attention"):
         example["attention"] = _attention(where, record["source"], best["tokens"], best["attention"])

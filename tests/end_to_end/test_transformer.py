@@ -11,7 +11,7 @@ import torch
 import onmt_entmax
 from onmt_entmax.cli import main
 from onmt_entmax.errors import UserError
-from onmt_entmax.files import read_json
+from onmt_entmax.files import read_json, read_records
 from onmt_entmax.plugin.head_measures import head_sums
 from onmt_entmax.plugin.heads import head_layers
 from tests.docs.test_formats import check
@@ -114,6 +114,59 @@ def test_heads_are_measured(checkpoint, model, tmp_path, capsys):
         assert 0 < one["density"] <= 1 and 0 <= one["jensen_shannon"] <= math.log(2) + 1e-9
     learned = [one["alpha"] for one in again if one["learned"]]
     assert len(learned) == 4 and {one["alpha"] for one in again if not one["learned"]} == {1.5}
+
+
+def test_validations_tell_what_heads_do(checkpoint, corpus, model):
+    records = read_records(corpus.folder / "sparse_transformer_metrics.jsonl")
+    check("Metrics", records)
+    heads = records[-1]["heads"]
+    for place, layers in head_layers(model._models.members[0]).items():
+        assert [len(layer) for layer in heads[place]["density"]] == [layer.head_count for layer in layers] == [2, 2]
+        for layer, alphas in zip(layers, heads[place]["alpha"]):
+            learned = layer.softmax.learned_alpha
+            expected = [1.5, 1.5] if learned is None else learned().flatten().tolist()
+            assert alphas == pytest.approx(expected, abs=1e-4)
+        assert all(0 < value <= 1 for layer in heads[place]["density"] for value in layer)
+        assert len(heads[place]["jensen_shannon"]) == 2
+
+
+def test_weights_of_one_head(checkpoint, model, tmp_path, capsys):
+    source, target = tmp_path / "a.src", tmp_path / "a.tgt"
+    lines = [*LINES, ""]
+    source.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    target.write_text("\n".join(line[::-1] for line in lines) + "\n", encoding="utf-8")
+    words = [*("heads", "--model", checkpoint, "--src", source, "--tgt", target), "--weights", tmp_path / "w.jsonl"]
+    assert main([*map(str, words)]) == 0
+    written = read_records(tmp_path / "w.jsonl")
+    assert [one["line"] for one in written] == [1, 2, 3, 4, 5] and not written[4]["hypotheses"]
+    # the last layer's first head is what OpenNMT-py gives
+    for one, forced in zip(written, model.force(lines, [line[::-1] for line in lines])):
+        for row, step in zip(one["hypotheses"][0]["attention"] if one["hypotheses"] else (), forced.steps):
+            given = {entry["position"]: entry["weight"] for entry in step["attention"]}
+            assert row == pytest.approx([given.get(place, 0.0) for place in range(len(row))], abs=1e-5)
+        assert (one["layer"], one["head"], one["attention"]) == (2, 1, "context_attention")
+    for place, sides in (("decoder_self_attention", "<s> c b a"), ("encoder_self_attention", "a b c")):
+        record = model.head_weights(LINES, [line[::-1] for line in LINES], place, layer=1, head=2)[0]
+        assert record["source"] == record["hypotheses"][0]["tokens"] == sides.split()
+        rows = record["hypotheses"][0]["attention"]
+        assert all(sum(row) == pytest.approx(1, abs=1e-5) for row in rows) and len(rows) == len(rows[0])
+    assert main(["figure", "attention", "--input", f"{tmp_path}/w.jsonl", "--output", f"{tmp_path}/w.svg"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--weights", "{w}", "--layer", "3"], "`layer`: 3. The model has layers 1 to 2"),
+        (["--weights", "{w}", "--head", "0"], "`head`: 0. The model has heads 1 to 2"),
+        (["--weights", "{w}", "--output", "{w}"], "`weights` writes another file"),
+        (["--layer", "1"], "`layer`: 1. It is for `weights`"),
+    ],
+)
+def test_heads_that_are_not_there_are_refused(checkpoint, tmp_path, capsys, options, message):
+    words = ["heads", "--model", str(checkpoint), "--src-text", "a b", "--tgt-text", "b a"]
+    assert main([*words, *(option.format(w=tmp_path / "w") for option in options)]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert message in error and not list(tmp_path.iterdir())
 
 
 def test_heads_that_look_at_one_place_are_named():

@@ -57,6 +57,7 @@ def tree(paths: list[tuple[list[str], list[float], str]]) -> list[dict[str, Any]
     return nodes
 
 
+PLACES = ("encoder_self_attention", "decoder_self_attention", "context_attention")
 WORDS = [
     "this",
     "is",
@@ -190,6 +191,17 @@ def write_lines(path: Path, objects: list[dict[str, Any]]) -> Path:
     """Write JSON lines."""
     path.write_text("".join(json.dumps(value, ensure_ascii=False) + "\n" for value in objects), encoding="utf-8")
     return path
+
+
+def write_heads(path: Path, alphas: list[float], accuracy: list[float], heads: bool = True) -> Path:
+    """A metrics file with a validation for each alpha, that of the second head of the only layer of each attention."""
+    rows = []
+    for step, (alpha, right) in enumerate(zip(alphas, accuracy), 1):
+        row = {"kind": "valid", "step": step, "accuracy": right, "elapsed": step, "loss": 1.0, "alpha_output": 1.5}
+        row |= {"alpha_attention": alpha, "alpha_learned": alpha != 1.5, "signature": f"valid|seed:{path.stem}"}
+        own = {"alpha": [[1.5, alpha]], "density": [[alpha - 1, 0.25]], "jensen_shannon": [alpha / 4]}
+        rows.append({**row, **({"heads": dict.fromkeys(PLACES, own)} if heads else {})})
+    return write_lines(path, rows)
 
 
 def trace(

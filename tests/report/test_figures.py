@@ -57,6 +57,7 @@ def inputs(tmp_path, draw_file, forced_file):
         "training-speed": ["--input", *metrics],
         "learning-curves": ["--input", *metrics],
         "support-histogram": ["--input", str(forced_file)],
+        "heads": ["--input", str(samples.write_heads(tmp_path / "heads.jsonl", [1.5, 1.7], [50, 60]))],
     }
 
 

@@ -15,6 +15,7 @@ from onmt.utils import Statistics
 from onmt.utils.logging import logger
 from onmt.utils.scoring_utils import ScoringPreparator
 
+from onmt_entmax.plugin.head_measures import HeadSums
 from onmt_entmax.plugin.models import attention_alpha, generator_alpha
 from onmt_entmax.plugin.train.losses import EntmaxLossCompute
 from onmt_entmax.plugin.train.measures import EPSILON, TokenMeasures
@@ -259,6 +260,7 @@ class SparseTrainer(StockTrainer):
             "perplexity": math.exp(min(plain, 700.0)) if alpha == 1 and plain is not None else None,
             **(measures or TokenMeasures()).report(),
             "epsilon": EPSILON,
+            **({"heads": stats.heads} if stats.heads else {}),
             "learning_rate": self.optim.learning_rate(),
             "words_per_second": (words - run.seen["words"]) / run_seconds if run_seconds > 0 else None,
             "elapsed": run.clock.elapsed(),
@@ -277,23 +279,25 @@ class SparseTrainer(StockTrainer):
         """Run the validation data through the model (with averaged weights where there are any).
 
         Returns:
-            Statistics; ``measures`` holds ``TokenMeasures``, or None where stock
-            computes the loss; ``computed_metrics`` what ``valid_metrics`` asks for.
+            Statistics; ``measures`` holds ``TokenMeasures``, or None where stock computes the loss; ``heads`` what
+            those of a Transformer do; ``computed_metrics`` what ``valid_metrics`` asks for.
         """
         started = time.monotonic()
         stats, measures = Statistics(), TokenMeasures()
         stats.computed_metrics = {}
+        heads = HeadSums(None if self.parallel_mode == "tensor_parallel" else self.model)  # it splits them
         self.model.eval()
-        with weights_in_place(self.model, moving_average), torch.no_grad():
+        with weights_in_place(self.model, moving_average), torch.no_grad(), heads.watching():
             for batch, _ in valid_iter:
                 with torch.autocast("cuda", dtype=torch.float16) if self.optim.amp else nullcontext():
                     output, attns = self.model(batch["src"], batch["tgt"], batch["srclen"], with_align=self.with_align)
                     if self.zero_out_prompt_loss:
                         batch = self.valid_loss.ignore_prompt(batch)
                     batch_stats, batch_measures = self.valid_loss.measure(batch, output, attns)
+                heads.add(batch["srclen"], batch["tgtlen"] - 1)
                 stats.update(batch_stats)
                 measures = None if batch_measures is None or measures is None else measures + batch_measures
-            stats.measures = measures
+            stats.measures, stats.heads = measures, heads.summary()
             stats.computed_metrics = self._scores() if self.valid_scorers else {}
         self.model.train()
         seconds = time.monotonic() - started

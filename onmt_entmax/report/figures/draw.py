@@ -13,6 +13,7 @@ from onmt_entmax.errors import UserError
 from onmt_entmax.files import sha256
 from onmt_entmax.report.figures import plots, style
 from onmt_entmax.report.figures.attention import attention_figure, heat_map_of
+from onmt_entmax.report.figures.heads import heads_figure
 from onmt_entmax.report.figures.search import search_figure
 from onmt_entmax.report.figures.trees import beam_figure, forced_figure
 from onmt_entmax.report.figures.trust import sentences, trust_figure, trusts_of
@@ -37,7 +38,7 @@ def draw(name: str, options: Namespace) -> Drawing:
 
     Args:
         name: ``mappings``, ``beam``, ``forced``, ``attention``, ``support-histogram``, ``alpha-grid``,
-            ``training-speed``, ``learning-curves``, ``trust`` or ``search``.
+            ``training-speed``, ``learning-curves``, ``heads``, ``trust`` or ``search``.
         options: those of ``onmt_entmax figure``.
     """
     return _DRAW.get(name, _runs)(options)
@@ -66,7 +67,7 @@ def _attention(options: Namespace) -> Drawing:
     for path, label in zip(options.input, labels):
         kinds = ("trace", "forced", "attention")
         example = pick(path, options.line, kinds, lambda example: attention_of(example) is not None, "attention")
-        maps.append(heat_map_of(example, label, options.max_tokens))
+        maps.append(heat_map_of(example, label or example.get("head", ""), options.max_tokens))
     notices = [notice for one in maps for notice in one.notices]
     return Drawing(attention_figure(maps, _page(options), options.font), _files(options), notices)
 
@@ -110,6 +111,8 @@ def _runs(options: Namespace) -> Drawing:
     different = plots.differing_fields(runs)
     if options.name == "alpha-grid":
         figure = plots.alpha_grid(runs, options.fixed, _page(options))
+    elif options.name == "heads":
+        figure = heads_figure(plots.group(runs, options.labels), _page(options))
     elif options.name == "training-speed":
         figure = plots.training_speed(plots.group(runs, options.labels), options.width or style.COLUMN)
     else:
