@@ -12,7 +12,7 @@ from pathlib import Path
 
 from onmt_entmax.errors import UserError
 from onmt_entmax.plugin.alphas import PLACES, alpha_of
-from onmt_entmax.plugin.entry_points import one_line_errors
+from onmt_entmax.plugin.parsing import one_line_errors
 
 # what a checkpoint of OpenNMT-py refers to by name; anything else could run code while it is loaded
 _SAFE_GLOBALS = {

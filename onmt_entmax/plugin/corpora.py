@@ -13,7 +13,7 @@ from onmt.utils.logging import logger
 
 from onmt_entmax.errors import UserError, invalid_setting
 from onmt_entmax.files import count_lines, iterate_lines, parse_yaml, read_lines, split_tokens
-from onmt_entmax.plugin.entry_points import one_line_errors
+from onmt_entmax.plugin.parsing import one_line_errors
 
 NOTHING_LEFT = "the transforms leave nothing of the line"
 _COUNTED = re.compile(r"^(.*)[\t ](\d+)$", re.DOTALL)

@@ -23,8 +23,7 @@ from onmt_entmax.plugin.alphas import (
     spread_self_attention,
     store_alpha,
 )
-from onmt_entmax.plugin.entry_points import one_line_errors
-from onmt_entmax.plugin.parsing import UnsetStr
+from onmt_entmax.plugin.parsing import UnsetStr, one_line_errors
 
 _ADDED: set[str] = set()  # option strings that are ours
 
@@ -158,19 +157,14 @@ def validate_model(opt: Namespace) -> None:
         raise invalid_setting(
             "copy_attn", True, "OpenNMT-py 3.5 can neither load nor decode models with copy attention; leave it out."
         )
-    if generator != 1:
-        blockers = {
-            "lm_prior_model": "a language-model prior is a divergence between softmax distributions",
-        }
-        for name, reason in blockers.items():
-            if getattr(opt, name, None):
-                raise invalid_setting(name, getattr(opt, name), f"`generator_alpha` is {generator}: {reason}.")
-        if getattr(opt, "model_task", "seq2seq") == "lm":
-            raise invalid_setting(
-                "model_task",
-                "lm",
-                f"`generator_alpha` is {generator}; language models are supported with softmax only.",
-            )
+    if generator != 1 and getattr(opt, "lm_prior_model", None):
+        rule = (
+            f"`generator_alpha` is {generator}: a language-model prior is a divergence between softmax distributions."
+        )
+        raise invalid_setting("lm_prior_model", opt.lm_prior_model, rule)
+    if generator != 1 and getattr(opt, "model_task", "seq2seq") == "lm":
+        rule = f"`generator_alpha` is {generator}; language models are supported with softmax only."
+        raise invalid_setting("model_task", "lm", rule)
     if any(alpha != 1 for alpha in alphas.values()) and getattr(opt, "save_format", "pytorch") == "safetensors":
         raise invalid_setting("save_format", "safetensors", "OpenNMT-py cannot load such a model again; use `pytorch`.")
     for place, alpha in alphas.items():

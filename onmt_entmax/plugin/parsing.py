@@ -1,23 +1,56 @@
-"""What stock's parsers say of a user's mistake: one line with the nearest valid name; and which options were given."""
+"""What stock's commands say of a user's mistake: one line with the nearest valid name; and which options were given."""
 
 from __future__ import annotations
 
 import difflib
+import functools
 import io
+import os
 import re
 import sys
+import threading
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import configargparse
 
 from onmt_entmax.errors import UserError, choices, invalid_setting
 from onmt_entmax.files import parse_yaml
-from onmt_entmax.plugin.entry_points import one_line_errors
 
 GIVEN = "_given"  # in the options of `onmt_train`: names the user gave, on the command line or in a YAML
 
 _KINDS = {"int": "a whole number", "float": "a number"}
+
+
+def running_command() -> str | None:
+    """The stock command this process runs (``onmt_train`` ...), or None under somebody's own Python program."""
+    main = sys.modules.get("__main__")
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and spec.name.startswith("onmt.bin."):
+        return "onmt_" + spec.name.rsplit(".", 1)[1]
+    name = os.path.basename(sys.argv[0] if sys.argv else "")
+    return name if name.startswith("onmt_") and not name.startswith("onmt_entmax") else None
+
+
+def one_line_errors(function: Callable) -> Callable:
+    """Let a stock command end with one line on a :class:`UserError` (status 2) or Ctrl-C (130); programs get both.
+
+    So do threads other than the main one: the server's, which answer.
+    """
+
+    @functools.wraps(function)
+    def wrapped(*args, **kwargs):
+        try:
+            return function(*args, **kwargs)
+        except (UserError, KeyboardInterrupt) as error:
+            command, interrupted = running_command(), isinstance(error, KeyboardInterrupt)
+            if command is None or not (interrupted or threading.current_thread() is threading.main_thread()):
+                raise
+            text, status = ("interrupted", 130) if interrupted else (str(error), 2)
+            print(f"{command}: {' '.join(text.split())}", file=sys.stderr, flush=True)
+            raise SystemExit(status) from error
+
+    return wrapped
 
 
 class UnsetStr(str):

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from onmt_entmax.plugin import checkpoints, corpora, entry_points, heads, models, options, parsing, releasing, standins
-from onmt_entmax.plugin.entry_points import one_line_errors
+from onmt_entmax.plugin import checkpoints, corpora, heads, models, options, parsing, releasing, standins
 from onmt_entmax.plugin.modules import (
     Encoder,
     InputFeedDecoder,
@@ -23,6 +22,7 @@ from onmt_entmax.plugin.modules import (
     MaskedCNNEncoder,
     StandardDecoder,
 )
+from onmt_entmax.plugin.parsing import one_line_errors
 from onmt_entmax.plugin.train import data, main, processes
 from onmt_entmax.plugin.train import options as train_options
 from onmt_entmax.plugin.translate import options as decoding_options
@@ -163,7 +163,7 @@ TABLE = (
     Patch(_ENGINE, "__init__", one_line_errors, "a user's mistake takes one line"),
     Patch("onmt.inference_engine:InferenceEngine", "infer_list", written.infer_list, "no lines read the file `src`"),
     Patch(_ENGINE, "_translate", one_line_errors, "a user's mistake takes one line"),
-    Patch(_ENGINE, "terminate", entry_points.terminate, "closes the output file"),
+    Patch(_ENGINE, "terminate", written.terminate, "closes the output file"),
 )
 
 

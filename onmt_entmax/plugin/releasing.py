@@ -19,7 +19,7 @@ from onmt_entmax.errors import UserError, invalid_setting
 from onmt_entmax.files import cannot_write, check_output, write_stream
 from onmt_entmax.plugin.alphas import PLACES, alpha_of
 from onmt_entmax.plugin.checkpoints import KEY
-from onmt_entmax.plugin.entry_points import one_line_errors
+from onmt_entmax.plugin.parsing import one_line_errors
 
 # options that say nothing about what the weights mean
 _OF_TRAINING = {"param_init", "param_init_glorot", "model_dtype", "update_vocab", "lora_dropout", "loss_scale"}

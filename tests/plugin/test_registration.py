@@ -101,15 +101,15 @@ def test_starting_python_imports_neither_torch_nor_onmt():
 
 
 def test_interrupting_a_command_takes_one_line(monkeypatch, capsys):
-    from onmt_entmax.plugin import entry_points
+    from onmt_entmax.plugin import parsing
 
     def interrupted():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        entry_points.one_line_errors(interrupted)()
+        parsing.one_line_errors(interrupted)()
     monkeypatch.setattr(sys, "argv", ["/somewhere/onmt_train"])
     with pytest.raises(SystemExit) as stopped:
-        entry_points.one_line_errors(interrupted)()
+        parsing.one_line_errors(interrupted)()
     assert stopped.value.code == 130
     assert capsys.readouterr().err == "onmt_train: interrupted\n"

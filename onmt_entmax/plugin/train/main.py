@@ -12,8 +12,7 @@ from onmt.utils.logging import init_logger, logger
 
 from onmt_entmax.engines.cpu.products import Products, products
 from onmt_entmax.errors import invalid_setting
-from onmt_entmax.plugin.entry_points import one_line_errors
-from onmt_entmax.plugin.parsing import given_options
+from onmt_entmax.plugin.parsing import given_options, one_line_errors
 from onmt_entmax.plugin.train import data, plan, resuming
 from onmt_entmax.plugin.train.optimiser import Optimizer
 from onmt_entmax.plugin.train.options import check_validation_corpus

@@ -7,8 +7,8 @@ from argparse import Namespace
 
 from onmt_entmax.errors import UserError, invalid_setting
 from onmt_entmax.plugin.options import Ranges, action, add, add_matmul_precision, check_gpu, check_ranges
+from onmt_entmax.plugin.train.measures import criterion_names
 from onmt_entmax.plugin.train.processes import take_over
-from onmt_entmax.plugin.train.stop import criterion_names
 
 VALID_LOSS = "valid_loss"
 

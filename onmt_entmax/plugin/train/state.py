@@ -15,10 +15,10 @@ from onmt_entmax.engines.cpu.products import Products
 from onmt_entmax.files import count_lines, write_json
 from onmt_entmax.plugin.models import attention_alpha, attention_alpha_text, generator_alpha
 from onmt_entmax.plugin.train import position as random_state
+from onmt_entmax.plugin.train.measures import StopRule, is_better
 from onmt_entmax.plugin.train.options import VALID_LOSS
 from onmt_entmax.plugin.train.processes import from_all, is_first, on_first, rank, world_size
 from onmt_entmax.plugin.train.saver import WholeModelSaver
-from onmt_entmax.plugin.train.stop import StopRule, is_better
 from onmt_entmax.progress import Clock, steps_per_epoch
 from onmt_entmax.report.metrics import MetricsLog
 from onmt_entmax.signatures import signature

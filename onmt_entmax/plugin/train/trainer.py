@@ -18,12 +18,11 @@ from onmt.utils.scoring_utils import ScoringPreparator
 from onmt_entmax.plugin.head_measures import HeadSums
 from onmt_entmax.plugin.models import attention_alpha, generator_alpha
 from onmt_entmax.plugin.train.losses import EntmaxLossCompute
-from onmt_entmax.plugin.train.measures import EPSILON, TokenMeasures
+from onmt_entmax.plugin.train.measures import EPSILON, StopRule, TokenMeasures, check_measured, criterion_names
 from onmt_entmax.plugin.train.processes import from_first, is_first, on_first, rank, sum_over_processes, world_size
 from onmt_entmax.plugin.train.report import ProgressBar, build_report_manager
 from onmt_entmax.plugin.train.saver import weights_in_place
 from onmt_entmax.plugin.train.state import Run
-from onmt_entmax.plugin.train.stop import StopRule, check_measured, criterion_names
 from onmt_entmax.progress import duration
 
 StockTrainer = onmt.trainer.Trainer

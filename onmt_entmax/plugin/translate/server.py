@@ -11,9 +11,8 @@ from onmt.translate.translation_server import ServerModelError
 
 from onmt_entmax.errors import UserError, invalid_setting
 from onmt_entmax.files import BLANK_LINE, read_json
-from onmt_entmax.plugin.entry_points import one_line_errors, running_command
 from onmt_entmax.plugin.options import check_gpu
-from onmt_entmax.plugin.parsing import nearest
+from onmt_entmax.plugin.parsing import nearest, one_line_errors, running_command
 from onmt_entmax.search.result import SEVERAL_SEGMENTS, void_record
 
 # options of `onmt_translate` that a server's own code does not read

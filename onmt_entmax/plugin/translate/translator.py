@@ -12,8 +12,8 @@ from onmt.utils.logging import logger
 from torch import Tensor
 
 from onmt_entmax.errors import invalid_setting
-from onmt_entmax.plugin.entry_points import running_command
 from onmt_entmax.plugin.models import float32_products, generator_alpha
+from onmt_entmax.plugin.parsing import running_command
 from onmt_entmax.plugin.translate.batching import join_batches
 from onmt_entmax.plugin.translate.options import MAX_EXPANSIONS
 from onmt_entmax.plugin.translate.output import Outputs

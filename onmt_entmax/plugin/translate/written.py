@@ -159,3 +159,13 @@ def pharaoh(matrix: Tensor | None) -> tuple[str, str]:
         " ".join(f"{source}-{target}" for source, target in pairs),
         " ".join(f"{target}-{weight:.5f}" for target, weight in enumerate(weights.tolist())),
     )
+
+
+def terminate(stock):
+    def terminate(self):
+        stock(self)
+        translator = getattr(self, "translator", None)
+        if translator is not None and translator.out_file is not None:
+            translator.out_file.close()  # stock leaves that to the garbage collector
+
+    return terminate
