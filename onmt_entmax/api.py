@@ -230,6 +230,8 @@ class Model:
         for name, value, wanted in (("whole_support", whole_support, "exact"), ("tree", tree, "beam")):
             if value and search != wanted:
                 raise invalid_setting(name, value, f"It is for `search` {wanted}.")
+        if min_length > max_length:
+            raise invalid_setting("min_length", min_length, f"It must be at most `max_length`, {max_length}.")
         check_decision(decision, mbr_utility, beam_size, length_penalty)
         given = {
             "n_best": n_best,

@@ -184,6 +184,7 @@ def test_an_ensemble(entmax_model, softmax_model):
     ("call", "message"),
     [
         (lambda model: model.translate("a b"), "`sources`: 'a b'. It must be a list of lines"),
+        (lambda model: model.translate(["a"], min_length=9, max_length=8), "`min_length`: 9. It must be at most"),
         (lambda model: model.translate(["a"], n_best=6), "`n_best`: 6. It must be at most `beam_size`, which is 5"),
         (lambda model: model.translate(["a"], search="best"), "`search`: best. Valid choices: beam, exact"),
         (lambda model: model.translate(["a"], whole_support=True), "`whole_support`: True. It is for `search` exact"),

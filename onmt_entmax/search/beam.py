@@ -27,9 +27,10 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
+from torch import Tensor
 
 from onmt_entmax.entmax.engine import with_host_copy
 from onmt_entmax.search.candidates import merge
@@ -47,13 +48,15 @@ from onmt_entmax.search.paths import (
 )
 from onmt_entmax.search.result import Hypothesis, SearchResult, certify
 from onmt_entmax.search.rules import Constraints, coverage_penalty, length_divisor
-from onmt_entmax.search.scorer import Scorer, StepOutput
+from onmt_entmax.search.scorer import Scorer, States, StepOutput
 from onmt_entmax.search.settings import SearchSettings
 
 # Bounds the cost of completeness: a prefix that never ends must not hold up its batch up to the length limit.
 OVERRUN = 2.0
 # Share of the sentences left at which the scorer may drop the others: it costs about as much as a step's reading them.
 DROP_AT = 0.75
+
+Live = list[tuple[float, int, int]]  # prefixes that go on: log-probability, row that they continue, last token
 
 
 def beam_search(scorer: Scorer, settings: SearchSettings) -> list[SearchResult]:
@@ -98,13 +101,15 @@ class Beam:
         device, batch, beam = scorer.device, scorer.batch_size, settings.beam_size
         active, counts = list(range(batch)), [1] * batch  # sentences with rows, and how many
         row_sentences = list(range(batch))
-        prefixes = [()] * batch if self.constraints.needs_prefixes else None
+        prefixes: list[tuple[int, ...]] | None = [()] * batch if self.constraints.needs_prefixes else None
         tokens = torch.full((batch,), settings.start, dtype=torch.long, device=device)
         sentences = torch.arange(batch, device=device)
         totals = torch.zeros(batch, dtype=torch.float64, device=device)
-        states, shared = scorer.start(), None
+        states: States = scorer.start()
+        shared: Tensor | None = None
         per_row = min(scorer.vocab_size, max(beam + 1, TREE_WIDTH) if settings.return_tree else beam + 1)
-        coverage = penalty = None
+        coverage: Tensor | None = None
+        penalty: Tensor | None = None
         step, in_memory = 0, batch
         while active:
             step += 1
@@ -113,6 +118,7 @@ class Beam:
             if settings.return_attention:
                 self.paths.attend(output.attention)
             indices = output.tokens  # (R, per_row)
+            assert indices is not None
             # An entmax or softmax that rounds above 1 must not make a prefix less probable than its continuation.
             scores = output.log_probs.double().clamp_(max=0.0).add_(totals.unsqueeze(1))
             if self.tree is not None:
@@ -122,7 +128,10 @@ class Beam:
             stepwise = penalty if settings.stepwise_penalty else None
             candidates = merge(scores, indices, stepwise, counts, beam + 1, settings.eos)
             penalties = penalty.tolist() if penalty is not None and not settings.stepwise_penalty else None
-            parents, new_tokens, new_totals, new_sentences = [], [], [], []
+            parents: list[int] = []
+            new_tokens: list[int] = []
+            new_totals: list[float] = []
+            new_sentences: list[int] = []
             next_active, next_counts = [], []
             first = 0  # row of the sentence's best live prefix
             for place, (index, count) in enumerate(zip(active, counts)):
@@ -136,7 +145,11 @@ class Beam:
                     ranks = candidates.ranks[place][:size]
                     live = self._advance(index, step, first, ranks, logs, rows, picks, penalties)
                     size = len(live)
-                    logs, rows, picks = zip(*live) if live else ((), (), ())
+                    logs, rows, picks = (
+                        [one for one, _, _ in live],
+                        [row for _, row, _ in live],
+                        [pick for *_, pick in live],
+                    )
                 sentence.account.expansions += count
                 first += count
                 if size:
@@ -169,7 +182,17 @@ class Beam:
             self.paths.extend(parents, new_tokens, new_totals)
             row_sentences = new_sentences
 
-    def _continuations(self, step, per_row, tokens, states, sentences, shared, row_sentences, prefixes) -> StepOutput:
+    def _continuations(
+        self,
+        step: int,
+        per_row: int,
+        tokens: Tensor,
+        states: States,
+        sentences: Tensor,
+        shared: Tensor | None,
+        row_sentences: list[int],
+        prefixes: list[tuple[int, ...]] | None,
+    ) -> StepOutput:
         """The best ``per_row`` permitted continuations of each row, at most ``max_rows`` rows at a time."""
         most = self.settings.max_rows or len(row_sentences)
         parts = []
@@ -195,7 +218,17 @@ class Beam:
             return False
         return self.prunes and self.tree is None and self.settings.forced_prefixes is None
 
-    def _advance(self, index, step, first, ranks, logs, rows, picks, penalties):
+    def _advance(
+        self,
+        index: int,
+        step: int,
+        first: int,
+        ranks: Sequence[float],
+        logs: Sequence[float],
+        rows: Sequence[int],
+        picks: Sequence[int],
+        penalties: Sequence[float] | None,
+    ) -> Live:
         """Sort one sentence's candidates into finished, live and dropped; return the live ones, best first.
 
         Args:
@@ -214,7 +247,8 @@ class Beam:
         settings, tree, sentence = self.settings, self.tree, self.sentences[index]
         beam, eos, account, forced = settings.beam_size, settings.eos, sentence.account, self.constraints.forced[index]
         divisor = self.divisors[0]
-        live, number_finished, top_score = [], 0, None
+        live: Live = []
+        number_finished, top_score = 0, -math.inf
         for place, rank in enumerate(ranks):
             log_prob, row, token = logs[place], rows[place], picks[place]
             if place >= beam:
@@ -262,7 +296,7 @@ class Beam:
             return []
         return live
 
-    def _prune(self, sentence: SentenceState, step: int, live: list) -> list:
+    def _prune(self, sentence: SentenceState, step: int, live: Live) -> Live:
         """Without penalties: drop the live prefixes that cannot enter the list, unless they may prove completeness."""
         settings, account = self.settings, sentence.account
         if len(sentence.ranking) < settings.n_best:
@@ -301,17 +335,19 @@ class Beam:
     def _ends_stage(self, index: int, top_score: float, top_finished: bool) -> bool:
         """OpenNMT-py's rules, asked only in steps in which something finished."""
         settings = self.settings
-        if settings.ratio <= 0:
+        if settings.ratio <= 0 or settings.source_lengths is None:  # which are needed with `ratio`
             return top_finished
         length = settings.source_lengths[index] * settings.ratio
         return length > 0 and top_score / length <= self.sentences[index].best_ratio
 
-    def _mark(self, live: list, status: str) -> None:
+    def _mark(self, live: Live, status: str) -> None:
         if self.tree is not None:
             for _, row, token in live:
                 self.tree.mark(row, token, status)
 
-    def _cover(self, coverage, attention, row_sentences, step):
+    def _cover(
+        self, coverage: Tensor | None, attention: Tensor | None, row_sentences: list[int], step: int
+    ) -> tuple[Tensor, Tensor | None]:
         """Add a step's attention to the rows' coverage; return it and the rows' penalties (None for none yet)."""
         if attention is None:
             raise ValueError("A coverage penalty needs a model with attention.")
@@ -343,7 +379,7 @@ class Beam:
         most = None if settings.return_all else settings.n_best
         chosen = sorted(sentence.finished, key=lambda found: (found.stage, -found.score))[:most]
         hypotheses = []
-        for found in chosen or [sentence.fallback]:
+        for found in chosen or [best for best in (sentence.fallback,) if best]:
             path = self._path(found)
             weights = self.paths.weights(path)
             if weights is not None and settings.source_lengths is not None:

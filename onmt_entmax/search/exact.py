@@ -12,7 +12,7 @@ import math
 from bisect import insort
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Optional
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from onmt_entmax.search.forced import attend
 from onmt_entmax.search.paths import SentenceState, StatePool
 from onmt_entmax.search.result import Account, Hypothesis, SearchResult, certify
 from onmt_entmax.search.rules import Constraints
-from onmt_entmax.search.scorer import Scorer
+from onmt_entmax.search.scorer import Scorer, States
 from onmt_entmax.search.settings import SearchSettings
 
 
@@ -89,16 +89,22 @@ def exact_search(
     return results
 
 
+Tokens = tuple[int, ...]
+Link = tuple[Any, int]  # the link to the prefix before, or None, and the last token
+Node = tuple[float, int, int, int, int, Optional[Link]]  # -log_prob, order, length, token, slot, link
+Nodes = list[tuple[int, Node]]  # with their sentences
+
+
 class _Queue:
     """The queue and the account of one sentence."""
 
-    def __init__(self, sentence: SentenceState, found: dict[tuple, float], n_best: int | None) -> None:
+    def __init__(self, sentence: SentenceState, found: dict[Tokens, float], n_best: int | None) -> None:
         self.sentence = sentence
         self.found = found  # tokens to log-probability
         self.ranking = sorted(-log_prob for log_prob in found.values())
         self.n_best = n_best  # None for the whole support
         self.account = Account()
-        self.heap: list[tuple] = []  # (-log_prob, order, length, token, slot, link to the prefix before)
+        self.heap: list[Node] = []
         self.order = 0
         self.expanded = 0
 
@@ -109,16 +115,18 @@ class _Queue:
             return -math.inf
         return -self.ranking[self.n_best - 1]
 
-    def push(self, log_prob: float, length: int, token: int, slot: int, link: tuple | None) -> None:
+    def push(self, log_prob: float, length: int, token: int, slot: int, link: Link | None) -> None:
         self.order += 1
         heapq.heappush(self.heap, (-log_prob, self.order, length, token, slot, link))
 
-    def finish(self, tokens: tuple, log_prob: float) -> None:
+    def finish(self, tokens: Tokens, log_prob: float) -> None:
         if tokens not in self.found:
             insort(self.ranking, -log_prob)
             self.found[tokens] = log_prob
 
-    def result(self, beam_result: SearchResult, settings: SearchSettings, dtype: str, forced) -> SearchResult:
+    def result(
+        self, beam_result: SearchResult, settings: SearchSettings, dtype: str, forced: Sequence[int]
+    ) -> SearchResult:
         account = self.account
         account.finished = list(self.found.values())
         account.expansions = self.sentence.account.expansions + self.expanded
@@ -136,7 +144,16 @@ class _Queue:
 class _Queues:
     """Best-first search over several sentences, ``beam_size`` prefixes of each per model call."""
 
-    def __init__(self, scorer, settings, beam: Beam, indices, max_expansions, whole_support, max_queue) -> None:
+    def __init__(
+        self,
+        scorer: Scorer,
+        settings: SearchSettings,
+        beam: Beam,
+        indices: Sequence[int],
+        max_expansions: int,
+        whole_support: bool,
+        max_queue: int,
+    ) -> None:
         self.scorer, self.settings = scorer, settings
         self.max_expansions, self.max_queue = max_expansions, max_queue
         self.constraints: Constraints = beam.constraints
@@ -147,14 +164,14 @@ class _Queues:
         }
 
     def search(self) -> None:
-        start = self.scorer.start()
+        states = self.scorer.start()
         self.scorer.drop_finished(list(self.queues))
-        slots = self._pool(0).add(start, list(self.queues))
+        slots = self._pool(0).add(states, list(self.queues))
         for slot, queue in zip(slots, self.queues.values()):
             queue.push(0.0, 0, self.settings.start, slot, None)
             self._pool(0).hold(slot, 1)
         while True:
-            groups: dict[int, list] = {}
+            groups: dict[int, Nodes] = {}
             for index, queue in self.queues.items():
                 for node in self._take(queue):
                     groups.setdefault(self._key(node[2]), []).append((index, node))
@@ -171,9 +188,9 @@ class _Queues:
     def _pool(self, length: int) -> StatePool:
         return self.pools.setdefault(self._key(length), StatePool())
 
-    def _take(self, queue: _Queue) -> list[tuple]:
+    def _take(self, queue: _Queue) -> list[Node]:
         """The best prefixes of a queue that matter; close the queue where there are none."""
-        taken: list[Any] = []
+        taken: list[Node] = []
         while queue.heap and len(taken) < self.settings.beam_size:
             if -queue.heap[0][0] <= queue.bound or queue.expanded >= self.max_expansions:
                 break
@@ -192,7 +209,7 @@ class _Queues:
                 self._pool(length).hold(slot, -1)
             del queue.heap[keep:]
 
-    def _expand(self, nodes: list[tuple]) -> None:
+    def _expand(self, nodes: Nodes) -> None:
         scorer, constraints, device = self.scorer, self.constraints, self.scorer.device
         length = nodes[0][1][2]
         pool = self._pool(length)
@@ -201,7 +218,7 @@ class _Queues:
             pool.hold(node[4], -1)
         fed = torch.tensor([[node[3] for _, node in nodes], [index for index, _ in nodes]], device=device)
         output = scorer.step(fed[0], states, fed[1], parents)  # queues are visited in order
-        links = [None if node[2] == 0 else (node[5], node[3]) for _, node in nodes]
+        links: list[Link | None] = [None if node[2] == 0 else (node[5], node[3]) for _, node in nodes]
         prefixes = [_tokens(link) for link in links] if constraints.needs_prefixes else None
         lengths, sentences = [node[2] for _, node in nodes], [index for index, _ in nodes]
         log_probs = constraints.apply(output.log_probs, lengths, sentences, prefixes)
@@ -214,7 +231,7 @@ class _Queues:
                 self.queues[index].account.drop(best)
         self._queue_children(nodes, links, output.states, rows, tokens, values)
 
-    def _worthwhile(self, scores: Tensor, bounds: Tensor) -> tuple[list, list, list, list]:
+    def _worthwhile(self, scores: Tensor, bounds: Tensor) -> tuple[list[int], list[int], list[float], list[float]]:
         """Rows, tokens and values of continuations above the bounds, and the best below of each row."""
         keep = scores > bounds.unsqueeze(1)
         if scores.size(1) > self.max_queue and int(keep.sum(1).max()) > self.max_queue:
@@ -223,9 +240,17 @@ class _Queues:
         rows, tokens = keep.nonzero(as_tuple=True)
         return rows.tolist(), tokens.tolist(), scores[rows, tokens].tolist(), dropped
 
-    def _queue_children(self, nodes, links, states, rows: Sequence[int], tokens, values) -> None:
+    def _queue_children(
+        self,
+        nodes: Nodes,
+        links: list[Link | None],
+        states: States,
+        rows: list[int],
+        tokens: list[int],
+        values: list[float],
+    ) -> None:
         eos = self.settings.eos
-        children: dict[Any, Any] = {}
+        children: dict[int, list[tuple[float, int]]] = {}
         for row, token, value in zip(rows, tokens, values):
             index, node = nodes[row]
             queue = self.queues[index]
@@ -248,7 +273,7 @@ class _Queues:
                 self._drop(self.queues[index], self.max_queue)
 
 
-def _tokens(link: tuple | None) -> tuple:
+def _tokens(link: Link | None) -> Tokens:
     tokens = []
     while link is not None:
         link, token = link

@@ -60,7 +60,8 @@ def utility_of(name: str) -> Utility:
     def chrf(hypothesis: Sequence[str], reference: Sequence[str]) -> float:
         if hypothesis == reference:  # two empty ones too, which have no n-grams
             return 100.0
-        return metric.sentence_score(_characters(hypothesis), [_characters(reference)]).score
+        score: float = metric.sentence_score(_characters(hypothesis), [_characters(reference)]).score
+        return score
 
     return chrf
 

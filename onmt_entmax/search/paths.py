@@ -42,9 +42,10 @@ def join_outputs(parts: Sequence[StepOutput]) -> StepOutput:
     if len(parts) == 1:
         return parts[0]
     states = tuple(torch.cat(pieces) for pieces in zip(*(part.states for part in parts)))
-    attention = None if parts[0].attention is None else torch.cat([part.attention for part in parts])
-    tokens = None if parts[0].tokens is None else torch.cat([part.tokens for part in parts])
-    return StepOutput(torch.cat([part.log_probs for part in parts]), states, attention, tokens)
+    attention = [part.attention for part in parts if part.attention is not None]
+    tokens = [part.tokens for part in parts if part.tokens is not None]
+    joined = (torch.cat(found) if found else None for found in (attention, tokens))
+    return StepOutput(torch.cat([part.log_probs for part in parts]), states, *joined)
 
 
 def select_rows(states: States, rows: Tensor) -> States:
@@ -102,7 +103,7 @@ class Paths:
         self._parents: list[list[int]] = [list(range(batch_size))]
         self._tokens: list[list[int]] = [[start] * batch_size]
         self.totals = [0.0] * batch_size
-        self._attention: list[Tensor | None] = []
+        self._attention: list[Tensor] = []
         self._joined: Tensor | None = None
         self._offsets: list[int] = []
 
@@ -114,7 +115,8 @@ class Paths:
 
     def attend(self, attention: Tensor | None) -> None:
         """Record the attention ``(R, S)`` of the current step (None: a model without)."""
-        self._attention.append(attention)
+        if attention is not None:
+            self._attention.append(attention)
 
     def before(self, step: int, row: int) -> tuple[int, int]:
         """The row of the step before that this row continues, and the token fed to it."""
@@ -132,7 +134,7 @@ class Paths:
 
     def weights(self, path: Path) -> Tensor | None:
         """Attention along a path, ``(steps, S)``; None where none was recorded."""
-        if not self._attention or self._attention[0] is None:
+        if not self._attention:
             return None
         if self._joined is None:
             self._offsets = [0]

@@ -69,12 +69,11 @@ class Constraints:
             size, exclusion = settings.block_ngram_repeat, settings.exclusion_tokens
             pairs = [
                 (row, token)
-                for row, prefix in enumerate(prefixes)
+                for row, prefix in enumerate(prefixes or ())
                 for token in repeating_tokens(prefix, size, exclusion)
             ]
             if pairs:
-                rows, tokens = zip(*pairs)
-                allowed[list(rows), list(tokens)] = -math.inf
+                allowed[[row for row, _ in pairs], [token for _, token in pairs]] = -math.inf
         if self._longest_forced:
             pairs = [
                 (row, forced[sentence][length])
@@ -117,10 +116,8 @@ def length_divisor(settings: SearchSettings, tokens: int) -> float:
     """
     if not settings.has_length:
         return 1.0
-    length = tokens + 1
-    if settings.length_penalty == "wu":
-        return ((5 + length) / 6.0) ** settings.length_penalty_weight
-    return float(length) ** settings.length_penalty_weight
+    length = (6 + tokens) / 6 if settings.length_penalty == "wu" else tokens + 1.0
+    return math.pow(length, settings.length_penalty_weight)
 
 
 def coverage_penalty(settings: SearchSettings, coverage: Tensor, source_lengths: Sequence[int] | None) -> Tensor:

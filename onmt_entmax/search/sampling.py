@@ -94,7 +94,14 @@ def sample(
         return _sample(scorer, settings, top_k, top_p, temperature, generator)
 
 
-def _sample(scorer, settings, top_k, top_p, temperature, generator) -> list[SearchResult]:
+def _sample(
+    scorer: Scorer,
+    settings: SearchSettings,
+    top_k: int,
+    top_p: float,
+    temperature: float,
+    generator: torch.Generator | None,
+) -> list[SearchResult]:
     batch, device = scorer.batch_size, scorer.device
     constraints, limits = Constraints(settings, batch), settings.limits(batch)
     paths = [sentence for sentence in range(batch) for _ in range(settings.beam_size)]

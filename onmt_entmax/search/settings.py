@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from onmt_entmax.errors import choices, invalid_setting
 
+_T = TypeVar("_T")
 LENGTH_PENALTIES = ("none", "wu", "avg")
 COVERAGE_PENALTIES = ("none", "wu", "summary")
 
@@ -76,8 +78,6 @@ class SearchSettings:
             raise invalid_setting("max_length", min(lengths), "It must be at least 1 (EOS counts).")
         if self.min_length < 0:
             raise invalid_setting("min_length", self.min_length, "It must be at least 0.")
-        if isinstance(self.max_length, int) and self.min_length > self.max_length:
-            raise invalid_setting("min_length", self.min_length, f"It must be at most `max_length`, {self.max_length}.")
         if self.max_rows is not None and self.max_rows < 1:
             raise ValueError(f"`max_rows` is {self.max_rows}; it must be at least 1, or None.")
         if self.block_ngram_repeat < 0:
@@ -121,7 +121,7 @@ class SearchSettings:
         return [length + len(prefix) for length, prefix in zip(lengths, self.forced_prefixes)]
 
 
-def _per_sentence(name: str, values: Sequence, batch_size: int) -> Sequence:
+def _per_sentence(name: str, values: Sequence[_T], batch_size: int) -> Sequence[_T]:
     if len(values) != batch_size:
         raise ValueError(f"`{name}` has {len(values)} entries for {batch_size} sentences.")
     return values

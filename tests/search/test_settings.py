@@ -18,10 +18,6 @@ from tests.search.models import EOS, START, TableScorer, random_tables
         ({"beam_size": 3, "n_best": 5}, "Invalid setting for `n_best`: 5. It must be at most `beam_size`, which is 3."),
         ({"max_length": [4, 0]}, "Invalid setting for `max_length`: 0. It must be at least 1 (EOS counts)."),
         ({"min_length": -1}, "Invalid setting for `min_length`: -1. It must be at least 0."),
-        (
-            {"min_length": 5, "max_length": 4},
-            "Invalid setting for `min_length`: 5. It must be at most `max_length`, 4.",
-        ),
         ({"length_penalty": "x"}, "Invalid setting for `length_penalty`: x. Valid choices: none, wu, avg."),
         ({"coverage_penalty": "x"}, "Invalid setting for `coverage_penalty`: x. Valid choices: none, wu, summary."),
         ({"banned": [EOS]}, "Invalid setting for `banned`: 1. EOS cannot be banned: nothing would finish."),
