@@ -235,6 +235,54 @@ def test_exact_search_and_whole_support_are_a_click_away(page, model):
     assert "search=support" in page.fragment and not page.find("#beam").is_enabled()
 
 
+def test_an_output_is_completed_with_keys_alone(page, model):
+    page.open(f"{AT}&view=complete")
+    page.driver.execute_script("document.querySelector('#tab-complete').focus()")
+    page.press(Keys.TAB)
+    assert page.focus == "editor"
+    best = model.translate([SOURCE])[0].tokens
+    whole = "".join(best)
+    page.wait(lambda: page.texts("#ghost .rest") == [whole])  # before a key is pressed: all of it
+    page.press(best[0])
+    assert page.texts("#ghost .rest") == [whole[1:]]
+    page.press(Keys.TAB)
+    assert page.find("#editor").get_attribute("value") == whole and page.focus == "editor"
+    assert page.texts("#ghost .rest") == [""]
+    # back to nothing; then the last of the words that are possible, with the arrow keys
+    page.press(*[Keys.BACKSPACE] * len(whole))
+    words = page.texts("#words-0 [role=option] bdi")
+    possible = joined(model.translate([SOURCE], beam_size=10, search="exact", whole_support=True, n_best=10)[0].hypotheses)
+    assert words == possible[: len(words)]
+    page.press(Keys.ARROW_UP)
+    assert page.find("#editor").get_attribute("aria-activedescendant") == f"word-0-{len(words) - 1}"
+    page.press(Keys.ENTER)
+    assert page.find("#editor").get_attribute("value") == words[-1]
+    # Escape, and Tab leaves
+    page.press(Keys.ESCAPE, Keys.TAB)
+    assert page.focus != "editor"
+
+
+def test_what_is_impossible_is_underlined_with_what_was_possible(page, model):
+    best = model.translate([SOURCE])[0].tokens
+    forced = next(
+        (letter, steps[1])
+        for letter in "hgfedcba"
+        for steps in [model.force([SOURCE], [[best[0], letter]])[0].steps]
+        if steps[1]["prob"] == 0
+    )
+    letter, step = forced
+    page.open(f"{AT}&view=complete&text={best[0]}{letter}")
+    page.wait(lambda: page.texts("#ghost u") == [letter])
+    assert page.texts("#impossible") == [f"“{letter}” is impossible here."]
+    assert page.texts("#ghost .rest") == [""]
+    offered = page.texts("#words-0 [role=option] bdi")
+    assert offered[0] == "".join(model.translate([SOURCE])[0].tokens)
+    assert {word[1] for word in offered} <= {one["token"] for one in step["support"]}
+    page.find("#editor").send_keys(Keys.ARROW_DOWN, Keys.ENTER)
+    page.wait(lambda: page.find("#editor").get_attribute("value") == offered[0])
+    page.wait(lambda: page.texts("#ghost u") == [])
+
+
 def test_two_models_stand_side_by_side(page, model, paths):
     page.open(f"{AT}&beside={paths[1].name}")
     lists = [onmt_entmax.load(path).translate([SOURCE], n_best=5)[0].hypotheses for path in paths]
@@ -300,6 +348,10 @@ def test_hostile_text_is_shown_as_text(page):
     page.settle()
     assert "<" in page.texts(".panel .warn")[0]  # letters that the model does not know
     page.click("#tab-attention")
+    page.click("#tab-complete")
+    page.find("#editor").send_keys(hostile)
+    page.settle()
+    assert page.find("#editor").get_attribute("value") == hostile
     harm = "return window.hostile ?? document.querySelectorAll('main script, main img').length"
     assert page.driver.execute_script(harm) == 0
 
@@ -318,7 +370,7 @@ def test_a_dead_server_is_said_and_survived(page, served, model):
     page.wait(lambda: page.texts(".list .text") == joined(found.hypotheses))
 
 
-@pytest.mark.parametrize("view", ["search", "attention"])
+@pytest.mark.parametrize("view", ["search", "complete", "attention"])
 def test_a_phone_needs_no_scrolling_sideways(page, paths, view):
     size = {"width": 380, "height": 800, "deviceScaleFactor": 1, "mobile": True}
     page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)

@@ -6,17 +6,22 @@ import { badge, button, fileName, head, traceRecord } from "./search.js";
 /** The first word of a completion, with the blank behind it where more follows. */
 export const firstWord = (completion) => completion.match(/^\s*\S+(\s(?=\S))?/u)?.[0] ?? "";
 
-/** What an answer offers: the text after taking each, with its probability. */
-export function offers(answer, text) {
-  if (answer.impossible) {
-    const before = text.slice(0, answer.impossible.start);
-    return answer.impossible.instead.map(({ word, prob, text: put }) => ({ word, prob, after: before + (put ?? word) }));
+/** What an answer offers: words, their probabilities, and the text after taking each.
+ * @param blank what follows a word that was taken
+ */
+export function offers(answer, text, blank) {
+  const wrong = answer.impossible;
+  if (wrong) {
+    const [from, to] = [wrong.word_start ?? wrong.start, wrong.word_end ?? wrong.end];
+    return wrong.instead.map(({ word, prob }) => ({ word, prob, after: text.slice(0, from) + word + (text.slice(to) || blank) }));
   }
   const half = text.match(/\S*$/u)[0];
-  return answer.words.map(({ word, prob, append }) => ({
+  const continues = (word) => word.toLowerCase().startsWith(half.toLowerCase());
+  const before = text.slice(0, text.length - half.length);
+  return answer.words.map(({ word, prob }) => ({
     word,
     prob,
-    after: text + (append ?? (word.startsWith(half) ? word.slice(half.length) : ` ${word}`)),
+    after: (continues(word) ? text + word.slice(half.length) : before + word) + blank,
   }));
 }
 
@@ -29,6 +34,8 @@ export class Editor {
     this.reset();
     this.box.addEventListener("input", () => this.typed());
     this.box.addEventListener("keydown", (event) => this.key(event));
+    byId("take-word").addEventListener("click", () => this.take(this.text + firstWord(this.completion)));
+    byId("take-all").addEventListener("click", () => this.take(this.text + this.completion));
     this.box.addEventListener("blur", () => (this.leaving = false));
   }
 
@@ -107,10 +114,10 @@ export class Editor {
   }
 
   /** Show the answer to the text that stands here. */
-  answer(answer) {
+  answer(answer, blank) {
     this.completion = answer.impossible ? "" : answer.completion;
     this.impossible = answer.impossible;
-    this.offers = offers(answer, this.text);
+    this.offers = offers(answer, this.text, blank);
     this.chosen = -1;
     this.box.removeAttribute("aria-activedescendant");
     this.paint();
@@ -119,6 +126,7 @@ export class Editor {
   paint() {
     const { text, impossible } = this;
     const wrong = impossible && impossible.start < text.length ? impossible : null;
+    for (const name of ["take-word", "take-all"]) byId(name).disabled = !this.completion;
     // the blank of no width lets a line break where the editor's text breaks
     this.behind.replaceChildren(
       ...(wrong
@@ -135,8 +143,9 @@ export class Editor {
  * @param record asks for the search record of this text
  */
 export function completePanel(answer, model, place, text, other, take, record) {
-  const given = offers(answer, text);
-  const seen = other && new Set(offers(other, text).map((one) => one.word));
+  const blank = model.source === "inflection" ? "" : " ";
+  const given = offers(answer, text, blank);
+  const seen = other && new Set(offers(other, text, blank).map((one) => one.word));
   const wrong = answer.impossible;
   const top = Math.max(...given.map((one) => one.prob), 1e-9);
   const options = given.map(({ word, prob, after }, index) => {
@@ -146,12 +155,12 @@ export function completePanel(answer, model, place, text, other, take, record) {
       "aria-label": `${word}, ${percent(prob)}${seen && !seen.has(word) ? ", only in this model" : ""}` },
     bar, h("bdi", { class: seen && !seen.has(word) ? "differs" : null }, word), h("span", { class: "p" }, percent(prob)));
   });
-  const half = /\S$/u.test(text) && model.source !== "inflection";
+  const half = /\S$/u.test(text);
   const title = wrong
     ? `Possible instead of “${wrong.token}”`
     : answer.words_complete
       ? `${plural(given.length, "word")} ${given.length === 1 ? "is" : "are"} possible${half ? " that begin so" : " next"}`
-      : `The ${plural(given.length, "word")} most probable${half ? " that begin so" : " next"}; there are more`;
+      : `The ${given.length} most probable words${half ? " that begin so" : ""}; there are more`;
   return [
     head(model, button("JSON", `Save the completions of ${model.name} as JSON`, async () => {
       const found = await record(answer.tokens.map((one) => one.token));

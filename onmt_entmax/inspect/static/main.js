@@ -108,7 +108,7 @@ function show() {
   for (const name of ["beam", "length"]) if (document.activeElement !== byId(name)) byId(name).value = state[name];
   byId("beam").disabled = state.search === "support";
   byId("beam-label").textContent = state.search === "exact" ? "Strings" : "Beam size";
-  byId("settings").hidden = state.view === "attention";
+  byId("settings").hidden = state.view !== "search";
   for (const view of VIEWS) {
     const tab = byId(`tab-${view}`);
     tab.setAttribute("aria-selected", String(view === state.view));
@@ -248,7 +248,7 @@ function draw() {
     if (state.view === "attention") replace(panel, attentionPanel(answer.map, model, attentionKind(), answer.text));
     if (state.view === "complete") {
       if (answer.text !== state.text) return;
-      if (place === 0) editor.answer(answer.found);
+      if (place === 0) editor.answer(answer.found, model.source === "inflection" ? "" : " ");
       replace(panel, completePanel(answer.found, model, place, answer.text, other?.found, take, recordOf(model)));
     }
   });
@@ -312,7 +312,8 @@ async function died() {
 function begin(found) {
   ({ models, limits } = found);
   byId("version").textContent = found.version ?? "";
-  if (limits.source_characters) for (const name of ["source", "lemma", "editor"]) byId(name).maxLength = limits.source_characters;
+  if (limits.source_characters) for (const name of ["source", "lemma"]) byId(name).maxLength = limits.source_characters;
+  if (limits.target_characters) byId("editor").maxLength = limits.target_characters;
   byId("beam").max = limits.beam_size;
   byId("length").max = limits.max_length;
   restore();
