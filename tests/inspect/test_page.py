@@ -251,7 +251,8 @@ def test_an_output_is_completed_with_keys_alone(page, model):
     # back to nothing; then the last of the words that are possible, with the arrow keys
     page.press(*[Keys.BACKSPACE] * len(whole))
     words = page.texts("#words-0 [role=option] bdi")
-    possible = joined(model.translate([SOURCE], beam_size=10, search="exact", whole_support=True, n_best=10)[0].hypotheses)
+    (found,) = model.translate([SOURCE], beam_size=10, search="exact", whole_support=True, n_best=10)
+    possible = joined(found.hypotheses)
     assert words == possible[: len(words)]
     page.press(Keys.ARROW_UP)
     assert page.find("#editor").get_attribute("aria-activedescendant") == f"word-0-{len(words) - 1}"
