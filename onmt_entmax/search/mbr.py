@@ -11,14 +11,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from onmt_entmax.errors import choices, invalid_setting
 from onmt_entmax.search.result import SAMPLING, Hypothesis, SearchResult
 
 DECISIONS = ("map", "mbr")
 UTILITIES = ("chrf", "edit")
 MOST = 100  # hypotheses compared, the most probable ones: every one with every other
-
-Utility = Callable[[Sequence[str], Sequence[str]], float]
 
 
 def check_decision(
@@ -43,32 +43,47 @@ def check_decision(
             raise invalid_setting(name, value, f"`decision` mbr needs {neutral}: it weighs by probability alone.")
 
 
-def utility_of(name: str) -> Utility:
-    """How good a hypothesis is where a reference is right, from 0 to 100; both are tokens.
+def utilities(name: str, texts: Sequence[Sequence[str]]) -> np.ndarray:
+    """How good each hypothesis (rows) is where each (columns) is right, from 0 to 100.
 
-    ``chrf``: sacreBLEU's sentence chrF2 of the characters, subwords joined. ``edit``: 1 minus the edit distance in
-    tokens divided by the length of the longer one.
+    ``chrf``: chrF2 (Popović, 2015) of the characters, subwords joined, as sacreBLEU has it for sentences, but of all
+    pairs at once. ``edit``: 1 minus the edit distance in tokens divided by the length of the longer one.
+
+    Args:
+        name: of the utility.
+        texts: tokens of n hypotheses.
+
+    Returns:
+        ``(n, n)``.
     """
     if name == "edit":
         from rapidfuzz.distance import Levenshtein
 
-        return lambda hypothesis, reference: 100 * Levenshtein.normalized_similarity(hypothesis, reference)
-    from sacrebleu.metrics import CHRF
-
-    metric = CHRF()
-
-    def chrf(hypothesis: Sequence[str], reference: Sequence[str]) -> float:
-        if hypothesis == reference:  # two empty ones too, which have no n-grams
-            return 100.0
-        score: float = metric.sentence_score(_characters(hypothesis), [_characters(reference)]).score
-        return score
-
-    return chrf
+        return np.array([[100 * Levenshtein.normalized_similarity(own, other) for other in texts] for own in texts])
+    lines = [_characters(tokens) for tokens in texts]
+    precision, recall, orders = np.zeros((3, len(lines), len(lines)))
+    for order in range(1, 7):
+        grams = [Counter(line[start : start + order] for start in range(len(line) - order + 1)) for line in lines]
+        places = {gram: place for place, gram in enumerate(dict.fromkeys(gram for own in grams for gram in own))}
+        counts = np.zeros((len(lines), len(places)))
+        for row, own in zip(counts, grams):
+            row[[places[gram] for gram in own]] = list(own.values())
+        totals = counts.sum(1)
+        matches = np.array([np.minimum(row, counts).sum(1) for row in counts])
+        both = np.outer(totals, totals) > 0  # shorter strings have fewer orders
+        precision += np.where(both, matches / np.maximum(totals, 1)[:, None], 0)
+        recall += np.where(both, matches / np.maximum(totals, 1), 0)
+        orders += both
+    precision, recall = precision / np.maximum(orders, 1), recall / np.maximum(orders, 1)
+    scores = 500 * precision * recall / np.maximum(4 * precision + recall, 1e-300)
+    np.fill_diagonal(scores, 100)  # the empty string's too
+    return scores
 
 
 def _characters(tokens: Sequence[str]) -> str:
     """All that chrF looks at: no blanks, and neither the ``@@`` of BPE nor sentencepiece's mark."""
-    return "".join(token[:-2] if token.endswith("@@") else token for token in tokens).replace("\u2581", "")
+    text = " ".join(token[:-2] if token.endswith("@@") else token for token in tokens)
+    return "".join(text.replace("\u2581", "").split())
 
 
 def decide(result: SearchResult, lookup: Callable[[int], str], utility: str, n_best: int | None) -> SearchResult:
@@ -102,12 +117,8 @@ def decide(result: SearchResult, lookup: Callable[[int], str], utility: str, n_b
     weights = [
         times[tuple(hypothesis.tokens)] if drawn else math.exp(hypothesis.log_prob - best) for hypothesis in compared
     ]
-    measure, texts = utility_of(utility), [[lookup(token) for token in hypothesis.tokens] for hypothesis in compared]
-    total = math.fsum(weights)
-    scores = [
-        math.fsum(weight * measure(text, other) for weight, other in zip(weights, texts) if weight) / total
-        for text in texts
-    ]
+    texts = [[lookup(token) for token in hypothesis.tokens] for hypothesis in compared]
+    scores = (utilities(utility, texts) @ np.array(weights) / math.fsum(weights)).tolist()
     ranked = sorted(range(len(compared)), key=lambda place: -scores[place])
     hypotheses = [replace(compared[place], score=scores[place]) for place in ranked[:n_best]]
     certified = certificate.certified_n

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from sacrebleu.metrics import CHRF
 
 from onmt_entmax.errors import UserError
 from onmt_entmax.search import mbr
 from onmt_entmax.search.beam import beam_search
 from onmt_entmax.search.exact import exact_search
-from onmt_entmax.search.mbr import check_decision, decide, utility_of
+from onmt_entmax.search.mbr import check_decision, decide, utilities
 from onmt_entmax.search.result import (
     SAMPLING,
     Certificate,
@@ -61,18 +63,27 @@ def test_expected_edit_utility_by_hand():
 
 
 def test_chrf_by_hand():
-    chrf = utility_of("chrf")
+    scores = utilities("chrf", ["cd", "ce", "cde"])
     # cd for ce: of 1-grams half, of 2-grams none: precision and recall 1/4
-    assert chrf("cd", "ce") == pytest.approx(25)
+    assert scores[0, 1] == pytest.approx(25)
     # cd for cde: precision 1, recall the mean of 2/3 and 1/2: 5 * 7/12 / (4 + 7/12) = 35/55, recall counting four times
-    assert chrf("cd", "cde") == pytest.approx(100 * 35 / 55)
-    assert chrf("cde", "cd") == pytest.approx(100 * 35 / 40)  # 5 * 7/12 / (4 * 7/12 + 1)
-    assert (chrf([], []), chrf([], ["a"]), chrf(["a"], [])) == (100, 0, 0)
+    assert scores[0, 2] == pytest.approx(100 * 35 / 55)
+    assert scores[2, 0] == pytest.approx(100 * 35 / 40)  # 5 * 7/12 / (4 * 7/12 + 1)
+    assert utilities("chrf", [[], ["a"]]).tolist() == [[100, 0], [0, 100]]
     # whole words, however they are cut
-    assert chrf(["ca@@", "t"], ["cat"]) == chrf(["\u2581ca", "t"], ["cat"]) == 100
+    assert utilities("chrf", [["ca@@", "t"], ["cat"], ["\u2581ca", "t"]]) == pytest.approx(np.full((3, 3), 100))
     # cde for ce: 1-grams 2/3 and 1, 2-grams none: 5 * 1/6 / (4/3 + 1/2) = 5/11
     best = decided(FOUND, "chrf").hypotheses[0]
     assert best.tokens == [2, 3, 4] and best.score == pytest.approx(100 * (0.1 + 0.3 * 0.875 + 0.2 * 5 / 11))
+
+
+@given(st.lists(st.lists(st.text("ab é", min_size=1, max_size=5), max_size=5), min_size=1, max_size=4))
+def test_chrf_is_that_of_sacrebleu(texts):
+    metric, scores = CHRF(), utilities("chrf", texts)
+    for row, own in enumerate(texts):
+        for column, other in enumerate(texts):
+            expected = metric.sentence_score(" ".join(own), [" ".join(other)]).score
+            assert scores[row, column] == pytest.approx(100 if row == column else expected)
 
 
 def test_probabilities_are_renormalised_and_a_single_string_is_certain():

@@ -15,7 +15,7 @@ from onmt.utils.parse import ArgumentParser
 import onmt_entmax
 from onmt_entmax.errors import UserError
 from onmt_entmax.plugin.translate.scorers import build_scorer
-from onmt_entmax.search.mbr import utility_of
+from onmt_entmax.search.mbr import utilities
 
 LINES = ["a b c", "d e", "h g f e", "a a b", "c"]
 
@@ -170,7 +170,6 @@ def test_minimum_risk_is_that_of_what_was_found(corpus, entmax_model, softmax_mo
         _, records = certificates(corpus, models, LINES, *shared, "-n_best", "4")
         risky = (*shared, "-decision", "mbr", "-mbr_utility", utility, "-with_score", "-n_best", "2")
         output, chosen = certificates(corpus, models, LINES, *risky)
-        measure = utility_of(utility)
         for number, (record, one) in enumerate(zip(records, chosen)):
             assert one["mbr"]["utility"] == utility and one["mbr"]["candidates"] == min(one["found"], 100)
             assert one["mbr"]["exact"] == (one["complete"] and one["found"] <= 100)
@@ -181,7 +180,8 @@ def test_minimum_risk_is_that_of_what_was_found(corpus, entmax_model, softmax_mo
                 checked += 1
                 found = [(hypothesis["tokens"], hypothesis["prob"]) for hypothesis in record["hypotheses"]]
                 total = sum(prob for _, prob in found)
-                expected = [sum(prob * measure(own, other) for other, prob in found) / total for own, _ in found]
+                weights = [prob / total for _, prob in found]
+                expected = (utilities(utility, [tokens for tokens, _ in found]) @ weights).tolist()
                 assert best["expected_utility"] == pytest.approx(max(expected))
                 assert best["tokens"] == found[expected.index(max(expected))][0] or expected.count(max(expected)) > 1
             probabilities = [hypothesis["prob"] for hypothesis in record["hypotheses"]]
