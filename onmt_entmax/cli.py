@@ -34,6 +34,10 @@ SUBCOMMANDS = {
         "onmt_entmax.commands.inspect",
         "a page in the browser on which models are tried",
     ),
+    "simulate-completion": (
+        "onmt_entmax.commands.inspect:simulate-completion",
+        "how much typing a model's completions would save a translator",
+    ),
     "uncertain": ("onmt_entmax.commands.uncertain", "the inputs of which a model was least certain"),
 }
 
@@ -84,6 +88,7 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
 def _functions(command: str) -> tuple:
     """A subcommand's ``add_arguments`` and ``run``; in a module of several ``add_NAME_arguments`` and ``run_NAME``."""
     module, _, name = SUBCOMMANDS[command][0].partition(":")
+    name = name.replace("-", "_")
     names = (f"add_{name}_arguments", f"run_{name}") if name else ("add_arguments", "run")
     return tuple(getattr(importlib.import_module(module), one) for one in names)
 

@@ -226,6 +226,10 @@ class Completer:
         """See :func:`possible_words`."""
         return possible_words(self.session, self.spelling, prefix, most, letters, head)
 
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        """Texts of tokens."""
+        return [self._lookup(token) for token in ids]
+
     def pieces_of(self, prefix: Sequence[int], word: str) -> tuple[int, ...]:
         """A word's tokens after a prefix: as they were trained, or where that is impossible the best that is not."""
         usual = tuple(self._ids(self.texts.pieces(word)))
@@ -263,7 +267,7 @@ class Completer:
             possible = True
         result = self.best(prefix, typed.letters, bool(typed.head)) if words or not typed.letters else None
         found = result.hypotheses[0] if result is not None and result.hypotheses[0].finished else None
-        following = [] if found is None else [self._lookup(token) for token in found.tokens]
+        following = [] if found is None else self.tokens(found.tokens)
         return {
             "tokens": tokens,
             "impossible": None if wrong is None else {**wrong, "instead": _listed(wrong["instead"])},
@@ -287,7 +291,7 @@ class Completer:
                 spelled = self.pieces_of(prefix, word)
                 if list(spelled) != ids:  # as it was trained it is impossible, but otherwise it is not
                     ids = list(spelled)
-                    own = self.texts.place([self._lookup(token) for token in ids], start, end, number)
+                    own = self.texts.place(self.tokens(ids), start, end, number)
             for piece, token in zip(own, ids):
                 prob = self.session.probability(prefix, token)
                 if prob == 0 and wrong is None:

@@ -97,6 +97,12 @@ def test_sparsity(folder):
     check("Sparsity", [read_json(folder / "sparsity---tgt")])
 
 
+def test_completion(folder):
+    words = ["--model", folder / "m_best.pt", "--src", folder / "a.src", "--ref", folder / "a.tgt"]
+    assert main(["simulate-completion", *map(str, [*words, "--output", folder / "completion"])]) == 0
+    check("Completion", [read_json(folder / "completion")])
+
+
 def test_search(folder):
     words = ["--model", folder / "m_best.pt", "--src", folder / "a.src", "--tgt", folder / "a.tgt", "--max-length", 9]
     words += ["--beams", 2, "--max-expansions", 20]
