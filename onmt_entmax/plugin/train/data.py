@@ -271,9 +271,6 @@ def build_training_data(opt, transforms_cls, vocabs, stride, offset, device_id, 
     Args:
         resumed: this process's ``{"data": position, "random": states}`` from a checkpoint, or None.
         log: takes a line for the user.
-
-    Returns:
-        :class:`TrainingData`.
     """
     device = torch.device(device_id) if device_id >= 0 else torch.device("cpu")
     workers = opt.num_workers

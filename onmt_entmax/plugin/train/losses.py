@@ -55,23 +55,14 @@ class EntmaxLossCompute(StockLossCompute):
         return loss, stats
 
     def measure(self, batch, output, attns):
-        """Loss of a whole batch with the measures of a validation.
-
-        Args:
-            batch, output, attns: as for :meth:`forward`.
-
-        Returns:
-            :class:`onmt.utils.Statistics` and :class:`~onmt_entmax.plugin.train.measures.TokenMeasures`; the latter is
-            None where stock computes the loss.
-        """
+        """Statistics of a whole batch and its ``TokenMeasures``, None where stock computes the loss."""
         if not self.fused:
             return super().forward(batch, output, attns)[1], None
         _, stats, result, target = self._fused_forward(batch, output, attns, statistics=True)
         attention = attns.get("std") if attns else None
         if attention is not None:
             attention = attention.reshape(-1, attention.size(-1))  # (batch * tgt_len, src_len)
-            if attention.size(0) != target.size(0):
-                attention = None
+            attention = attention if attention.size(0) == target.size(0) else None
         measures = measure_tokens(
             kept=target.ne(self.padding_idx),
             support_size=result.support_size,

@@ -24,12 +24,7 @@ from onmt_entmax.plugin.train.trainer import SparseTrainer
 
 @one_line_errors
 def main(opt: Namespace, device_id: int) -> None:
-    """Train, in as many processes as ``world_size`` says; takes the place of ``onmt.train_single.main``.
-
-    Args:
-        opt: validated options of ``onmt_train``.
-        device_id: number of the GPU, -1 for the CPU.
-    """
+    """Train, in as many processes as ``world_size`` says; takes the place of ``onmt.train_single.main``."""
     if train_together(opt, main):
         return
     keep_memory()
@@ -40,13 +35,7 @@ def main(opt: Namespace, device_id: int) -> None:
 
 
 def train(opt: Namespace, device_id: int, found: Products) -> None:
-    """Train in this process.
-
-    Args:
-        opt: options; changed.
-        device_id: number of the GPU, -1 for the CPU.
-        found: how float32 products are computed.
-    """
+    """Train in this process, on a GPU or the CPU (-1); the options change."""
     if device_id >= 0:
         torch.cuda.set_device(device_id)
     set_seed(opt.seed, device_id >= 0)

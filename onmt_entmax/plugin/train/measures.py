@@ -136,33 +136,18 @@ def criterion_names(wanted: Iterable[str] | None, scorers: Iterable[str] = ()) -
     Args:
         wanted: as the user wrote them; None gives stock's default, loss and accuracy.
         scorers: names of the further measures of this run (`valid_metrics`), e.g. ``BLEU``.
-
-    Raises:
-        UserError: an unknown name.
     """
-    if wanted is None:
-        return ["loss", "accuracy"]
-    scorers = list(scorers)
-    names: list[str] = []
-    for name in wanted:
-        resolved = ALIASES.get(name, name)
-        if resolved not in DIRECTIONS and resolved not in scorers:
-            raise invalid_setting("early_stopping_criteria", name, choices([*DIRECTIONS, *ALIASES, *scorers]))
-        if resolved not in names:
-            names.append(resolved)
-    return names or ["loss", "accuracy"]
+    valid = [*DIRECTIONS, *ALIASES, *scorers]
+    for name in wanted or ():
+        if name not in valid:
+            raise invalid_setting("early_stopping_criteria", name, choices(valid))
+    return list(dict.fromkeys(ALIASES.get(name, name) for name in wanted or ())) or ["loss", "accuracy"]
 
 
 def check_measured(criteria: Iterable[str], alpha: float, token_measures: bool) -> None:
     """Refuse criteria that this run does not measure, before it starts.
 
-    Args:
-        criteria: from :func:`criterion_names`.
-        alpha: of the output layer; only with 1 there is a perplexity.
-        token_measures: whether more than loss and accuracy is measured (our loss, not one of stock's).
-
-    Raises:
-        UserError: naming the criterion.
+    Only an output layer of alpha 1 has a perplexity, and only our own loss has more ``token_measures``.
     """
     for name in criteria:
         if name == "perplexity" and alpha != 1:
@@ -190,14 +175,9 @@ class StopRule:
     Args:
         patience: at least 1.
         criteria: names of measures, from :func:`criterion_names`.
-
-    Raises:
-        UserError: patience below 1.
     """
 
     def __init__(self, patience: int, criteria: Iterable[str]) -> None:
-        if patience < 1:
-            raise invalid_setting("early_stopping", patience, "It must be at least 1, or 0 for no early stopping.")
         self.patience = patience
         self.criteria = list(criteria)
         self.best: dict[str, float] = {}

@@ -35,14 +35,9 @@ class ValidLossSchedule:
 
     Args:
         decay: above 0, at most 1; the paper uses 0.5.
-
-    Raises:
-        ValueError: ``decay`` outside that range.
     """
 
     def __init__(self, decay: float) -> None:
-        if not 0 < decay <= 1:
-            raise ValueError(f"Invalid setting for `learning_rate_decay`: {decay}. It must be above 0 and at most 1.")
         self.decay = decay
         self.scale = 1.0  # product of all decays so far
         self.previous: float | None = None
@@ -108,14 +103,8 @@ class Optimizer(optimizers.Optimizer):
     def from_opt(cls, model, opt: Namespace, checkpoint: dict | None = None) -> Optimizer:
         """Build the optimizer, going on from ``checkpoint`` as ``reset_optim`` says; see ``docs/training.md``.
 
-        Args:
-            model: its trainable parameters are optimised.
-            opt: what this run says of itself; with ``train_from``, the model's options are the checkpoint's.
-            checkpoint: what ``train_from`` names, or None. Without an optimizer's state (a released model) a new run
-                begins.
-
-        Raises:
-            UserError: the checkpoint's state belongs to other parameters.
+        Without an optimizer's state (a released model) a new run begins; one of other parameters is a
+        :class:`UserError`.
         """
         stored = checkpoint.get("optim") if checkpoint is not None and opt.reset_optim != "all" else None
         follows = stored is not None and opt.reset_optim in ("none", "states")

@@ -77,13 +77,7 @@ def _readers(opt: Namespace, processes: int) -> int:
 
 
 def log_unknown_tokens(opt: Namespace, transforms_cls, vocabs, most: int = 1000) -> None:
-    """Log blank lines, and the share of unknown tokens in the first lines of the training and the validation text.
-
-    Args:
-        opt: options.
-        transforms_cls, vocabs: as for the data; the transforms are applied first.
-        most: lines of each corpus that are looked at.
-    """
+    """Log blank lines, and the share of unknown tokens in the first lines, after transforms, of what a run reads."""
     states = random_state.capture()
     log_blank_pairs(opt.data, opt.skip_empty_level)
     for name, weight in corpus_weights(opt).items():

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from onmt_entmax.errors import UserError
+from onmt_entmax.errors import UserError, invalid_setting
 
 _END = object()
 
@@ -73,7 +73,7 @@ class Mixture:
         self.corpora = corpora
         self.turns = [name for name, weight in weights.items() for _ in range(weight)]
         if not self.turns:
-            raise UserError(f"Invalid setting for `weight`: {dict(weights)}. One of them must be at least 1.")
+            raise invalid_setting("weight", dict(weights), "One of them must be at least 1.")
         self.turn = 0  # whose turn it is, an index into `turns`
         self.passes = dict.fromkeys(corpora, 1)  # the pass each corpus is in
         self.read = dict.fromkeys(corpora, 0)  # examples taken in that pass

@@ -38,24 +38,18 @@ def gathered(stats: Statistics, device) -> Statistics:
 
 
 class SparseReportManager(report_manager.ReportMgr):
-    """Stock's report manager; "ppl" only where the loss is a cross-entropy, i.e. alpha 1 without smoothing.
+    """Stock's report manager; "ppl" only where the loss is a cross-entropy, i.e. alpha 1 without smoothing."""
 
-    Attributes:
-        alpha: of the output layer.
-        smoothed: whether the training loss is one with label smoothing.
-        clock: of the run.
-        first_step: the first step of this process.
-        device: where sums over processes are made.
-        epoch: passes over the training text after so many steps.
-    """
-
-    alpha = 1.0
-    smoothed = False
-    first_step = 1
-    device = "cpu"
-    epoch: Callable[[int], float | None] = staticmethod(lambda step: None)
+    alpha = 1.0  # of the output layer
+    smoothed = False  # whether the training loss is one with label smoothing
+    first_step = 1  # of this process
+    device = "cpu"  # where sums over processes are made
+    epoch: Callable[[int], float | None] = staticmethod(lambda step: None)  # passes over the text after so many steps
     clock: Clock | None = None
-    bar: tqdm | None = None
+
+    @property
+    def _has_perplexity(self) -> bool:
+        return self.alpha == 1 and not self.smoothed
 
     def loss_name(self, smoothed: bool) -> str:
         """E.g. ``loss (alpha 1.5)``."""
@@ -76,7 +70,7 @@ class SparseReportManager(report_manager.ReportMgr):
         passed = "" if epoch is None else f" epoch {epoch:.2f};"
         words, batches = max(stats.n_words, 1), max(stats.n_batchs, 1)
         loss = stats.loss / words
-        if self.alpha == 1 and not self.smoothed:
+        if self._has_perplexity:
             losses = f"ppl: {math.exp(min(loss, 100)):5.1f}; xent: {loss:.2f}"
         else:
             losses = f"{self.loss_name(self.smoothed)}: {loss:.4f}"
@@ -104,7 +98,7 @@ class SparseReportManager(report_manager.ReportMgr):
             "lr": learning_rate,
             "patience": patience,
         }
-        if self.alpha == 1 and not self.smoothed:
+        if self._has_perplexity:
             curves["ppl"] = math.exp(min(stats.loss / words, 100))
         return curves
 
@@ -119,7 +113,7 @@ class SparseReportManager(report_manager.ReportMgr):
     def report_totals(self, stats: Statistics, learning_rate: float, patience, step: int) -> None:
         """Log the training so far, as stock does at each validation."""
         words, batches = max(stats.n_words, 1), max(stats.n_batchs, 1)
-        if self.alpha == 1 and not self.smoothed:
+        if self._has_perplexity:
             self.log(f"Train perplexity: {math.exp(min(stats.loss / words, 100)):g}")
         else:
             self.log(f"Train {self.loss_name(self.smoothed)}: {stats.loss / words:g}")
@@ -133,12 +127,9 @@ class SparseReportManager(report_manager.ReportMgr):
 
     def report_validation(self, entry: dict, patience) -> None:
         """Log one entry of the metrics file."""
-        if entry["perplexity"] is not None:
-            self.log(f"Validation perplexity: {entry['perplexity']:g}")
-        if entry["loss"] is not None:
-            self.log(f"Validation {self.loss_name(False)}: {entry['loss']:g}")
-        if entry["accuracy"] is not None:
-            self.log(f"Validation accuracy: {entry['accuracy']:g}")
+        for key, name in (("perplexity", "perplexity"), ("loss", self.loss_name(False)), ("accuracy", "accuracy")):
+            if entry[key] is not None:
+                self.log(f"Validation {name}: {entry[key]:g}")
         parts = [f"{text} {entry[name]:.4g}" for name, text in LOGGED.items() if entry.get(name) is not None]
         if entry.get("alpha_learned"):
             parts.append(f"learned alpha {entry['alpha_attention']:.4g}")

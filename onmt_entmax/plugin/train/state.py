@@ -44,8 +44,7 @@ class Run:
     """Best checkpoint, stop rule, metrics file, clock and counts of a run.
 
     Args:
-        opt: the options of ``onmt_train``.
-        model: the model, for its alphas.
+        opt, model: of the run.
         resumed: our part of the checkpoint (``entmax_training``), or None.
         step: the last step of the checkpoint, 0 for a new run.
         products: how float32 products are computed.
@@ -97,7 +96,10 @@ class Run:
                 f"came before (accuracy {self.best['accuracy']:g} at step {self.best['step']})."
             )
             self.best = {"step": 0, "accuracy": None}
-        on_first(f"{self.prefix}_metrics.jsonl", lambda: self._open_metrics(own))
+        # of the run that this one begins with under another name there are no entries here; they would be a third one's
+        after = self.step if own else 0
+        path = f"{self.prefix}_metrics.jsonl"
+        on_first(path, lambda: setattr(self, "metrics", MetricsLog(path, after)))
         if not is_first():
             return
         saver.remove_parts()
@@ -128,10 +130,6 @@ class Run:
                 f"The checkpoint was computed by another engine ({'; '.join(changed)}): the run goes on, but not bit "
                 f"for bit as if it had never stopped (see `{engines.VARIABLE}` and `matmul_precision`)."
             )
-
-    def _open_metrics(self, own: bool) -> None:
-        # of the run that this one begins with under another name there are no entries here; they would be a third one's
-        self.metrics = MetricsLog(f"{self.prefix}_metrics.jsonl", after_step=self.step if own else 0)
 
     def state(self, step: int, saver: WholeModelSaver) -> dict:
         """Our part of a checkpoint; every process calls it."""

@@ -212,8 +212,3 @@ def test_other_criteria_begin_anew():
 def test_not_a_number_is_never_better():
     assert not is_better("loss", math.nan, None) and not is_better("loss", None, None)
     assert is_better("loss", math.inf, None)
-
-
-def test_refuses_no_patience():
-    with pytest.raises(UserError, match="early_stopping"):
-        StopRule(0, ["accuracy"])
