@@ -121,14 +121,7 @@ def _attend_forward(share, shares, state, queries, keys, values, lengths, alpha,
 
 
 _ATTEND_FORWARD = types.Tuple((TWO_D, TWO_D, THREE_D, THREE_D, INDEX, FLOAT, TWO_D, TWO_D))
-
-
-def _attend_forward_task(address):
-    share, shares, arguments = this_thread(address, _ATTEND_FORWARD)
-    _attend_forward(share, shares, *arguments)
-
-
-attend_forward = Shared(_attend_forward, _attend_forward_task, _ATTEND_FORWARD)
+attend_forward = Shared(_attend_forward, lambda at: _attend_forward(*this_thread(at, _ATTEND_FORWARD)), _ATTEND_FORWARD)
 
 
 @jit
@@ -163,14 +156,7 @@ def _finish_forward(share, shares, attended, mask, scale, outputs, t, read, row)
 
 
 _FINISH_FORWARD = types.Tuple((TWO_D, MASK, FLOAT, THREE_D, INT, TWO_D, INT))
-
-
-def _finish_forward_task(address):
-    share, shares, arguments = this_thread(address, _FINISH_FORWARD)
-    _finish_forward(share, shares, *arguments)
-
-
-finish_forward = Shared(_finish_forward, _finish_forward_task, _FINISH_FORWARD)
+finish_forward = Shared(_finish_forward, lambda at: _finish_forward(*this_thread(at, _FINISH_FORWARD)), _FINISH_FORWARD)
 
 
 @jit
@@ -203,14 +189,9 @@ def _finish_backward(share, shares, attended, mask, scale, d_outputs, t, d_feed,
 
 
 _FINISH_BACKWARD = types.Tuple((TWO_D, MASK, FLOAT, THREE_D, INT, TWO_D, TWO_D, TWO_D))
-
-
-def _finish_backward_task(address):
-    share, shares, arguments = this_thread(address, _FINISH_BACKWARD)
-    _finish_backward(share, shares, *arguments)
-
-
-finish_backward = Shared(_finish_backward, _finish_backward_task, _FINISH_BACKWARD)
+finish_backward = Shared(
+    _finish_backward, lambda at: _finish_backward(*this_thread(at, _FINISH_BACKWARD)), _FINISH_BACKWARD
+)
 
 
 @jit
@@ -273,11 +254,6 @@ def _attend_backward(share, shares, probs, d_results, keys, values, lengths, alp
 
 
 _ATTEND_BACKWARD = types.Tuple((TWO_D, TWO_D, THREE_D, THREE_D, INDEX, FLOAT, THREE_D, INT, TWO_D, TWO_D))
-
-
-def _attend_backward_task(address):
-    share, shares, arguments = this_thread(address, _ATTEND_BACKWARD)
-    _attend_backward(share, shares, *arguments)
-
-
-attend_backward = Shared(_attend_backward, _attend_backward_task, _ATTEND_BACKWARD)
+attend_backward = Shared(
+    _attend_backward, lambda at: _attend_backward(*this_thread(at, _ATTEND_BACKWARD)), _ATTEND_BACKWARD
+)

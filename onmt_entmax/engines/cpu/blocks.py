@@ -76,14 +76,7 @@ def _join(share, shares, flat, rows, features, skip, columns):
 
 
 _JOIN = types.Tuple((ONE_D, INDEX, INT, INT, TWO_D))
-
-
-def _join_task(address):
-    share, shares, arguments = this_thread(address, _JOIN)
-    _join(share, shares, *arguments)
-
-
-join = Shared(_join, _join_task, _JOIN)
+join = Shared(_join, lambda at: _join(*this_thread(at, _JOIN)), _JOIN)
 
 
 @jit
@@ -102,14 +95,7 @@ def _to_rows(share, shares, columns, index, start, n, rows, skip):
 
 
 _TO_ROWS = types.Tuple((TWO_D, INDEX, INT, INT, TWO_D, INT))
-
-
-def _to_rows_task(address):
-    share, shares, arguments = this_thread(address, _TO_ROWS)
-    _to_rows(share, shares, *arguments)
-
-
-to_rows = Shared(_to_rows, _to_rows_task, _TO_ROWS)
+to_rows = Shared(_to_rows, lambda at: _to_rows(*this_thread(at, _TO_ROWS)), _TO_ROWS)
 
 
 @jit
@@ -127,11 +113,4 @@ def _to_columns(share, shares, rows, skip, index, start, n, columns, units):
 
 
 _TO_COLUMNS = types.Tuple((TWO_D, INT, INDEX, INT, INT, TWO_D, INT))
-
-
-def _to_columns_task(address):
-    share, shares, arguments = this_thread(address, _TO_COLUMNS)
-    _to_columns(share, shares, *arguments)
-
-
-to_columns = Shared(_to_columns, _to_columns_task, _TO_COLUMNS)
+to_columns = Shared(_to_columns, lambda at: _to_columns(*this_thread(at, _TO_COLUMNS)), _TO_COLUMNS)

@@ -71,14 +71,7 @@ def _cell_forward(share, shares, bias, gates, cells, before, state, read, row, a
 
 
 _CELL_FORWARD = types.Tuple((ONE_D, TWO_D, TWO_D, TWO_D, TWO_D, TWO_D, INT, TWO_D, MASK, FLOAT))
-
-
-def _cell_forward_task(address):
-    share, shares, arguments = this_thread(address, _CELL_FORWARD)
-    _cell_forward(share, shares, *arguments)
-
-
-cell_forward = Shared(_cell_forward, _cell_forward_task, _CELL_FORWARD)
+cell_forward = Shared(_cell_forward, lambda at: _cell_forward(*this_thread(at, _CELL_FORWARD)), _CELL_FORWARD)
 
 
 @jit
@@ -123,11 +116,4 @@ def _cell_backward(share, shares, gates, cells, before, d_out, d_row, above, mas
 
 
 _CELL_BACKWARD = types.Tuple((TWO_D, TWO_D, TWO_D, TWO_D, INT, TWO_D, MASK, FLOAT, TWO_D))
-
-
-def _cell_backward_task(address):
-    share, shares, arguments = this_thread(address, _CELL_BACKWARD)
-    _cell_backward(share, shares, *arguments)
-
-
-cell_backward = Shared(_cell_backward, _cell_backward_task, _CELL_BACKWARD)
+cell_backward = Shared(_cell_backward, lambda at: _cell_backward(*this_thread(at, _CELL_BACKWARD)), _CELL_BACKWARD)

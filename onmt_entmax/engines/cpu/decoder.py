@@ -72,9 +72,7 @@ class UnrollCompiled(torch.autograd.Function):
             )
             attended.tensors[t].addmm_(w_query, state[-1][:, :n])
             following = _NONE if last else inputs[0].arrays[t + 1]
-            finish_forward(
-                *(threads, attended.arrays[t], *masks[-1][t], np_outputs, t, following, embedded),
-            )
+            finish_forward(*(threads, attended.arrays[t], *masks[-1][t], np_outputs, t, following, embedded))
             ended = 0 if last else ragged.rows[t + 1]
             if ended < n:
                 for i in range(layers):
@@ -158,7 +156,7 @@ class UnrollCompiled(torch.autograd.Function):
                 d_results,
                 d_scores,
                 _last_first(d_gates, inputs, w_emb, threads, plan.block_rows),
-            ),
+            )
         )
         d_hidden = torch.stack([part[size:].t() for part in d_read])
         d_cell = torch.stack([part.t() for part in d_cell])

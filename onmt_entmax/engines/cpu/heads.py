@@ -69,14 +69,7 @@ def _map_forward(share, shares, scores, alphas, queries, probs):
 
 
 _MAP_FORWARD = types.Tuple((TWO_D, ONE_D, INT, TWO_D))
-
-
-def _map_forward_task(address):
-    share, shares, arguments = this_thread(address, _MAP_FORWARD)
-    _map_forward(share, shares, *arguments)
-
-
-map_forward = Shared(_map_forward, _map_forward_task, _MAP_FORWARD)
+map_forward = Shared(_map_forward, lambda at: _map_forward(*this_thread(at, _MAP_FORWARD)), _MAP_FORWARD)
 
 
 @inlined
@@ -141,14 +134,7 @@ def _map_backward(share, shares, probs, gradients, alphas, queries, learned, d_s
 
 
 _MAP_BACKWARD = types.Tuple((TWO_D, TWO_D, ONE_D, INT, INT, TWO_D, ONE_D))
-
-
-def _map_backward_task(address):
-    share, shares, arguments = this_thread(address, _MAP_BACKWARD)
-    _map_backward(share, shares, *arguments)
-
-
-map_backward = Shared(_map_backward, _map_backward_task, _MAP_BACKWARD)
+map_backward = Shared(_map_backward, lambda at: _map_backward(*this_thread(at, _MAP_BACKWARD)), _MAP_BACKWARD)
 
 
 class MapHeads(torch.autograd.Function):
@@ -180,6 +166,6 @@ class MapHeads(torch.autograd.Function):
             rows = [x.contiguous().view(-1, probs.size(-1)).numpy() for x in (probs, gradient)]
             out = d_scores.view(-1, probs.size(-1)).numpy()
             map_backward(
-                *(ctx.threads, *rows, alphas.numpy(), ctx.queries, int(wanted), out, d_alphas.view(-1).numpy()),
+                *(ctx.threads, *rows, alphas.numpy(), ctx.queries, int(wanted), out, d_alphas.view(-1).numpy())
             )
         return d_scores, d_alphas.sum((0, 2)).view(ctx.shape) if wanted else None, None

@@ -90,8 +90,8 @@ def jit(function: Callable, signature=None) -> Any:
 
 @jit
 def this_thread(address, kind):
-    """Which thread this is, of how many, and the arguments at the address, a tuple of type ``kind``."""
-    return types.intp(_thread()), types.intp(_threads()), _tuple_at(address, kind)
+    """Which thread this is, of how many, and the arguments at the address, a tuple of type ``kind``: one tuple."""
+    return (types.intp(_thread()), types.intp(_threads()), *_tuple_at(address, kind))
 
 
 def _launch(function, threads, arguments):
