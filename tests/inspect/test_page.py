@@ -26,7 +26,7 @@ DRIVER = shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(not (BROWSER and DRIVER), reason="no chromium with chromium-driver here")
 
 VERBS = ["b a d", "c a b", "f e d", "g a b", "h a g", "a c e", "b e g", "d a b"]
-LANGUAGE, TAGS, LEMMA = "toyish", ["V", "PST"], "bada"
+LANGUAGE, LEMMA = "toyish", "bada"
 SOURCE = "<lang:toyish> <tag:V> <tag:PST> b a d a"
 AT = f"language={LANGUAGE}&tags=V+PST&lemma={LEMMA}"
 
@@ -40,8 +40,9 @@ class Verbs(Corpus):
         for part in ("train", "valid"):
             write(folder / f"{part}.src", [f"<lang:toyish> <tag:V> <tag:{tag}> {letters}" for letters, tag in forms])
             write(folder / f"{part}.tgt", [letters + " e" * (tag == "PST") for letters, tag in forms])
-        names = ["<lang:toyish>", "<tag:V>", "<tag:PST>", "<tag:PRS>", *"abcdefgh"]
-        write(folder / "vocab", [f"{name}\t9" for name in names])
+        tags = ["V", "PST", "PRS", *(f"LGSPEC{number}" for number in range(40))]  # more than are shown at once
+        names = [f"<lang:{LANGUAGE}>", *(f"<tag:{tag}>" for tag in tags), *"abcdefgh"]
+        write(folder / "vocab.src", [f"{name}\t9" for name in names])
 
 
 class Served:
@@ -84,9 +85,9 @@ class Served:
 def paths(tmp_path_factory) -> list[Path]:
     onmt_entmax.register()
     corpus = Verbs(tmp_path_factory.mktemp("verbs"))
-    rate = ("-learning_rate", "0.02")
+    more = ("-learning_rate", "0.02", "-src_vocab", f"{corpus.folder}/vocab.src")
     functions = ("-generator_function", "entmax15", "-global_attention_function", "entmax15")
-    return [corpus.train("sparse", *rate, *functions, steps=60), corpus.train("dense", *rate, steps=60)]
+    return [corpus.train("sparse", *more, *functions, steps=60), corpus.train("dense", *more, steps=60)]
 
 
 @pytest.fixture(scope="module")
@@ -181,8 +182,11 @@ def test_a_typed_input_is_searched(page, model):
     page.open()
     assert "type a lemma" in page.texts("#view-search .hint")[0]
     page.find("#lemma").send_keys(LEMMA)
-    for tag in TAGS:
-        page.click(f"[data-key='tag {tag}']")
+    assert page.texts("#chips .note") == ["3 more: type to find them"]  # 43 tags, 40 shown
+    page.find("#tag-filter").send_keys("pst", Keys.ENTER, "V", Keys.ENTER)
+    assert page.focus == "tag-filter" and page.texts("[aria-pressed=true].chip") == ["PST", "V"]
+    page.click("[data-key='tag PST']")  # the order of tags is that in which they are chosen
+    page.find("#tag-filter").send_keys("pst", Keys.ENTER)
     (found,) = model.translate([SOURCE], n_best=5, tree=True)
     page.wait(lambda: page.texts(".list .text") == joined(found.hypotheses))
     assert page.texts(".list td.p span:last-child") == [percent(one.prob) for one in found.hypotheses]
@@ -214,7 +218,7 @@ def test_a_click_on_a_node_forces_it(page, model):
     assert page.texts(".next .option bdi") == names
     assert page.texts(".next .option .p") == [percent(prob) for _, prob in found.next_tokens]
     count = len(found.next_tokens)
-    # letters, language and tags share a vocabulary here: 12, and 4 special tokens, filled up to a multiple of 8
+    # eight letters and four special tokens, filled up to a multiple of 8
     assert page.texts(".next .note") == [f"{count} of 16 characters {'is' if count == 1 else 'are'} possible here."]
     assert page.texts(".list .text") == joined(found.hypotheses)
     # the focus stays in the tree: Enter on the node to its left forces one token less, Home and Enter none
@@ -400,10 +404,10 @@ def test_everything_has_a_name_for_who_cannot_see(page):
 def test_exports_are_files_of_the_documented_formats(page, model, tmp_path):
     page.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
     page.open(AT)
-    names = ["trace.jsonl", "tree.svg", "attention.jsonl", "attention.svg"]
-    for view in ("search", "attention"):
+    names = ["trace.jsonl", "tree.svg", "attention.jsonl", "attention.svg", "complete.jsonl", "words.svg"]
+    for view in ("search", "attention", "complete"):
         page.click(f"#tab-{view}")
-        for button in page.driver.find_elements(By.CSS_SELECTOR, f"#view-{view} .buttons button"):
+        for button in page.driver.find_elements(By.CSS_SELECTOR, f"#view-{view} .panel .buttons button"):
             button.click()
     files = {name: tmp_path / f"{Path(model.paths[0]).stem}.{name}" for name in names}
     page.wait(lambda: all(path.exists() and path.stat().st_size for path in files.values()))
@@ -415,6 +419,9 @@ def test_exports_are_files_of_the_documented_formats(page, model, tmp_path):
     attention = json.loads(files["attention.jsonl"].read_text(encoding="utf-8"))
     assert attention["source"] == SOURCE.split()
     assert attention["hypotheses"][0]["tokens"] == [*found.tokens, "</s>"]
+    complete = json.loads(files["complete.jsonl"].read_text(encoding="utf-8"))
+    assert [one["tokens"] for one in complete["hypotheses"]] == [one.tokens for one in found.hypotheses]
+    assert "".join(found.tokens) in files["words.svg"].read_text(encoding="utf-8")
     from onmt_entmax.cli import main
 
     for kind, name in (("beam", "trace.jsonl"), ("attention", "attention.jsonl")):

@@ -1,6 +1,6 @@
 // The editor: the best completion in grey, possible next words, what is impossible underlined.
 
-import { byId, download, h, percent, plural, say } from "./dom.js";
+import { asFile, byId, download, h, percent, plural, s, say } from "./dom.js";
 import { badge, button, fileName, head, traceRecord } from "./search.js";
 
 /** The first word of a completion, with the blank behind it where more follows. */
@@ -136,6 +136,21 @@ export class Editor {
   }
 }
 
+/** Words and their probabilities as an SVG file. */
+function drawing(text, title, given) {
+  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const top = Math.max(...given.map((one) => one.prob), 1e-9);
+  const line = (x, y, words, fill, more = {}) => s("text", { x, y, fill, ...more }, words);
+  const svg = s("svg", { width: 480, height: 66 + 28 * given.length, "font-family": "sans-serif", "font-size": 15 },
+    s("rect", { width: "100%", height: "100%", fill: colour("--card") }),
+    line(12, 26, text, colour("--ink"), { "font-weight": 600 }), line(12, 48, title, colour("--soft"), { "font-size": 13 }),
+    given.map(({ word, prob }, row) => [
+      s("rect", { x: 12, y: 60 + 28 * row, width: Math.max(1, (456 * prob) / top), height: 24, rx: 3, fill: colour("--tint") }),
+      line(20, 77 + 28 * row, word, colour("--ink")),
+      line(460, 77 + 28 * row, percent(prob), colour("--soft"), { "text-anchor": "end", "font-size": 13 })]));
+  return asFile(svg);
+}
+
 /** A model's panel of the completion view.
  * @param place 0 for the model whose completion stands in the editor
  * @param other the answer of the model beside, or null
@@ -145,7 +160,8 @@ export class Editor {
 export function completePanel(answer, model, place, text, other, take, record) {
   const blank = model.source === "inflection" ? "" : " ";
   const given = offers(answer, text, blank);
-  const seen = other && new Set(offers(other, text, blank).map((one) => one.word));
+  const whole = other && (other.impossible || other.words_complete); // only then is what is missing there impossible there
+  const seen = whole && new Set(offers(other, text, blank).map((one) => one.word));
   const wrong = answer.impossible;
   const top = Math.max(...given.map((one) => one.prob), 1e-9);
   const options = given.map(({ word, prob, after }, index) => {
@@ -162,7 +178,9 @@ export function completePanel(answer, model, place, text, other, take, record) {
       ? `${plural(given.length, "word")} ${given.length === 1 ? "is" : "are"} possible${half ? " that begin so" : " next"}`
       : `The ${given.length} most probable words${half ? " that begin so" : ""}; there are more`;
   return [
-    head(model, button("JSON", `Save the completions of ${model.name} as JSON`, async () => {
+    head(model, button("SVG", `Save the words of ${model.name} as SVG`,
+      () => download(fileName(model, "words.svg"), drawing(`${text} …`, title, given), "image/svg+xml")),
+    button("JSON", `Save the completions of ${model.name} as JSON`, async () => {
       const found = await record(answer.tokens.map((one) => one.token));
       if (found) download(fileName(model, "complete.jsonl"), `${JSON.stringify(traceRecord(found))}\n`, "application/jsonl");
     })),

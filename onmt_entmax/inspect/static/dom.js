@@ -77,5 +77,7 @@ export function standalone(svg) {
     for (const name of ["class", "role", "tabindex", "data-key", "data-fallback"]) element.removeAttribute(name);
   });
   copy.prepend(s("rect", { width: "100%", height: "100%", fill: getComputedStyle(document.body).backgroundColor }));
-  return `<?xml version="1.0" encoding="UTF-8"?>\n${new XMLSerializer().serializeToString(copy)}\n`;
+  return asFile(copy);
 }
+
+export const asFile = (svg) => `<?xml version="1.0" encoding="UTF-8"?>\n${new XMLSerializer().serializeToString(svg)}\n`;

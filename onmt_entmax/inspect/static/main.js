@@ -134,31 +134,24 @@ function attentionKind() {
 }
 
 function showTags(model) {
-  const box = byId("tags");
-  const many = model.tags.length > MANY_TAGS;
-  const typed = byId("tag-filter")?.value.trim().toLowerCase() ?? "";
-  const matching = model.tags.filter((tag) => !state.tags.includes(tag) && tag.toLowerCase().includes(typed));
+  const filter = byId("tag-filter");
+  filter.hidden = model.tags.length <= MANY_TAGS;
+  if (filter.hidden) filter.value = "";
+  const typed = filter.value.trim().toLowerCase();
+  const at = (tag) => tag.toLowerCase().indexOf(typed);
+  const matching = model.tags.filter((tag) => !state.tags.includes(tag) && at(tag) >= 0)
+    .sort((a, b) => (typed ? at(a) - at(b) || a.length - b.length : 0));
   const shown = matching.slice(0, MANY_TAGS);
-  const toggle = (tag) => {
-    if (byId("tag-filter")) byId("tag-filter").value = "";
-    update({ tags: state.tags.includes(tag) ? state.tags.filter((one) => one !== tag) : [...state.tags, tag] });
-  };
   const chip = (tag) => h("button", { type: "button", class: "chip", "aria-pressed": String(state.tags.includes(tag)),
     "data-key": `tag ${tag}`, onclick: () => toggle(tag) }, tag);
-  let filter = byId("tag-filter");
-  if (many && !filter) {
-    filter = h("input", { id: "tag-filter", "aria-label": "Find a tag; Enter chooses the first", placeholder: "find a tag", "data-key": "filter",
-      oninput: () => showTags(models[state.model]) });
-    filter.addEventListener("keydown", (event) => {
-      if (event.key !== "Enter") return;
-      event.preventDefault();
-      const first = byId("tags").querySelector("[aria-pressed=false]");
-      if (filter.value && first) first.click();
-    });
-  }
   const rest = matching.length - shown.length;
-  replace(box, h("legend", {}, "Tags"), h("div", { class: "chips" }, state.tags.map(chip), many ? filter : null, shown.map(chip),
-    rest ? h("span", { class: "note" }, `${number(rest)} more: type to find them`) : null));
+  replace(byId("chips"), state.tags.map(chip), shown.map(chip),
+    rest ? h("span", { class: "note" }, `${number(rest)} more: type to find them`) : null);
+}
+
+function toggle(tag) {
+  byId("tag-filter").value = "";
+  update({ tags: state.tags.includes(tag) ? state.tags.filter((one) => one !== tag) : [...state.tags, tag] });
 }
 
 // ---------------------------------------------------------------- asking
@@ -323,6 +316,12 @@ function listen() {
   editor = new Editor((text) => update({ text }));
   byId("form").addEventListener("submit", (event) => event.preventDefault());
   for (const name of ["source", "lemma"]) byId(name).addEventListener("input", (event) => update({ [name]: event.target.value }, false, 150));
+  byId("tag-filter").addEventListener("input", () => showTags(models[state.model]));
+  byId("tag-filter").addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || !event.target.value.trim()) return;
+    const first = byId("chips").querySelector("[aria-pressed=false]");
+    if (first) toggle(first.textContent);
+  });
   byId("language").addEventListener("change", (event) => update({ language: event.target.value }));
   byId("model").addEventListener("change", (event) => {
     const model = Number(event.target.value);

@@ -122,7 +122,8 @@ function list(answer, model, state, other, update) {
 function next(answer, model, other, update) {
   const size = answer.support_size ?? answer.next_tokens.length;
   const kinds = plural(answer.of ?? model.target_types, unit(model));
-  const seen = other && new Set(other.next_tokens.map((one) => one.token));
+  const whole = other && other.next_tokens.length >= (other.support_size ?? 0); // else the rest is unknown here
+  const seen = whole && new Set(other.next_tokens.map((one) => one.token));
   const shown = answer.next_tokens.slice(0, 50);
   const items = bars(shown.map(({ token, prob }) => ({
     text: token === END ? "end" : visible(token),
