@@ -8,7 +8,7 @@ dtype; each method of an engine returns None where it leaves the work to the ref
 | ``reference`` | everywhere | nothing: ``model`` computes everything, step by step |
 | ``unrolled`` | any device and dtype | all decoder steps in one autograd function; search steps share the memory |
 | ``cpu`` | float32 on a CPU, with numba | the same with compiled loops, and encoder layers |
-| ``gpu`` | float32 and half precision on a GPU, with triton | as ``unrolled``, and mappings are Triton kernels |
+| ``gpu`` | float32 and half precision on a GPU, with triton | as ``unrolled``, by Triton kernels between products |
 
 The environment variable ``ONMT_ENTMAX_ENGINE`` says which: ``auto`` (unset means this) takes ``cpu`` or ``gpu`` where
 they can serve, else ``unrolled``; the others are taken at their word, and are an error where they cannot serve. What
@@ -141,9 +141,9 @@ def _choice(wanted: str, device: str, dtype: torch.dtype) -> tuple[Engine, str]:
 
             engine, reason = Unrolled(), f"{where}; `{best}` cannot serve there: {missing}"
         elif best == "gpu":
-            from onmt_entmax.engines.unrolled import Gpu
+            from onmt_entmax.engines.gpu import Gpu
 
-            engine, reason = Gpu(), f"{where}, mappings by Triton"
+            engine, reason = Gpu(), f"{where}, kernels by Triton"
         else:
             from onmt_entmax.engines.cpu import Cpu
 

@@ -34,7 +34,7 @@ class Unrolled(Engine):
 
     name = "unrolled"
 
-    def function(self, alpha: float) -> type[torch.autograd.Function]:
+    def function(self, plan: Plan, keys: Tensor) -> type[torch.autograd.Function]:
         """What runs the steps."""
         return UnrollOperations
 
@@ -58,11 +58,10 @@ class Unrolled(Engine):
         mask = draw_dropout(decoder, emb.device, sum(ragged.rows)) if decoder.training else None
         keys, values, w_query = project(decoder.attn, memory)
         cells = [(cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh) for cell in decoder.rnn.layers]
-        alpha = decoder.attn.alpha
-        plan = Plan(alpha, src_len, ragged, mask, self.block_rows, self.threads)
+        plan = Plan(decoder.attn.alpha, src_len, ragged, mask, self.block_rows, self.threads)
         arguments = [emb, keys, values, w_query, *state, *(tensor for cell in cells for tensor in cell)]
         with without_autocast(emb.device.type):
-            outputs, probs, hidden, cell = self.function(alpha).apply(plan, *(x.to(dtype) for x in arguments))
+            outputs, probs, hidden, cell = self.function(plan, keys).apply(plan, *(x.to(dtype) for x in arguments))
         if order is not None:
             back = order.argsort()
             outputs, probs = outputs.index_select(0, back), probs.index_select(0, back)
@@ -78,12 +77,6 @@ class Unrolled(Engine):
     def dropout(self, x: Tensor, p: float) -> Tensor:
         """Zero a share ``p`` of ``x`` and scale the rest, with masks that take little time to draw."""
         return dropout(x, p)
-
-
-class Gpu(Unrolled):
-    """The same; ``entmax/triton.py`` computes the mappings."""
-
-    name = "gpu"
 
 
 def why_by_steps(decoder) -> str | None:

@@ -22,6 +22,7 @@ from torch import Tensor
 VARIABLE = "ONMT_ENTMAX_ENGINE"
 SETTINGS = ("auto", "reference", "cpu", "gpu")
 OLDEST_TRITON = (3, 0)
+KINDS = {1.0: 4, 1.5: 1, 2.0: 2}  # which part of a Triton kernel is an alpha's; others have 0
 
 
 class Engine(Protocol):

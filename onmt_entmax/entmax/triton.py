@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from onmt_entmax.entmax import triton_kernels as kernels
-from onmt_entmax.entmax.engine import VARIABLE, asked_engine, say_once
+from onmt_entmax.entmax.engine import KINDS, VARIABLE, asked_engine, say_once
 from onmt_entmax.entmax.functional import Alpha
 from onmt_entmax.entmax.linear_loss import Gradient
 from onmt_entmax.entmax.losses import smoothed_entropy
@@ -178,7 +178,7 @@ def _launch_rows(
             unused if counted is None else counted.contiguous().view(torch.int8),
             *(unused if tensor is None else tensor for tensor in given),
             *(d, float(alpha), smoothing / d),
-            kind={1.0: 4, 1.5: 1, 2.0: 2}.get(alpha, 0),
+            kind=KINDS.get(alpha, 0),
             double=double,
             block=block,
             mapping=sums is None,

@@ -12,21 +12,17 @@ from onmt_entmax import engines
 from onmt_entmax.engines.cpu import Cpu, attention, blocks, loops
 from onmt_entmax.engines.cpu.cells import cell_forward
 from onmt_entmax.engines.cpu.decoder import UnrollCompiled
-from onmt_entmax.engines.decoder import Plan, UnrollOperations
-from onmt_entmax.engines.dropout import DropoutMask
+from onmt_entmax.engines.decoder import UnrollOperations
 from onmt_entmax.engines.ragged import Ragged
 from onmt_entmax.entmax import entmax
 from onmt_entmax.plugin.modules import Encoder
+from tests.engines.cases import Case, assert_equal, normal
 from tests.model.helpers import embeddings, options
 
 ALPHAS = [1.0, 1.1, 1.33, 1.5, 1.75, 2.0]
 NONE = loops.NONE[2]
 needs_threads = pytest.mark.skipif(not loops._found(), reason="PyTorch's OpenMP library was not found")
 several = pytest.param(2, marks=needs_threads)
-
-
-def normal(*size, seed=0):
-    return torch.randn(*size, generator=torch.Generator().manual_seed(seed))
 
 
 def gates_of(*values):
@@ -105,42 +101,6 @@ def test_columns_of_blocks(count):
     assert expected.shape == (7, 11)
     assert torch.equal(buffer.columns(count), expected)
     assert torch.equal(buffer.columns(count, 2, 5), expected[2:5])
-
-
-class Case:
-    """Random arguments of the unrolled functions: many lengths of sources and targets, with a source without tokens."""
-
-    def __init__(
-        self, alpha=1.5, layers=2, ragged=True, dropout=True, batch=19, steps=6, width=7, size=21, masked=True
-    ):
-        self.size, self.layers = size, layers
-        lengths = torch.tensor(([6, 6, 5, 5, 5, 4, 3, 3, 2] + [1] * batch)[:batch])
-        self.ragged = Ragged.from_lengths(lengths, steps) if ragged else Ragged.full(batch, steps)
-        src_len = torch.arange(batch) % (width + 1) if masked else None
-        draws = torch.rand(layers, size * sum(self.ragged.rows), generator=torch.Generator().manual_seed(9))
-        mask = DropoutMask(draws > 0.3, [1 / 0.7, 1.25, 1.5][:layers]) if dropout else None
-        self.plan = Plan(alpha, src_len, self.ragged, mask)
-        shapes = [(batch, steps, 11), (batch, width, size), (batch, width, size), (size, size)]
-        shapes += [(batch, size), (layers, batch, size), (layers, batch, size)]
-        for layer in range(layers):
-            below = 11 + size if layer == 0 else size
-            shapes += [(4 * size, below), (4 * size, size), (4 * size,), (4 * size,)]
-        scale = [1, 1, 1, 0.3, 1, 1, 1] + [0.3] * 4 * layers
-        self.arguments = [factor * normal(*shape, seed=k) for k, (factor, shape) in enumerate(zip(scale, shapes))]
-
-    def run(self, function, dtype, losses=range(4)):
-        """The results and the gradients of all arguments."""
-        arguments = [argument.to(dtype).clone().requires_grad_() for argument in self.arguments]
-        results = function(self.plan, *arguments)
-        loss = sum((results[k] * normal(*results[k].shape, seed=50 + k).to(dtype)).sum() for k in losses)
-        loss.backward()
-        return [*results, *(a.grad if a.grad is not None else torch.zeros_like(a) for a in arguments)]
-
-
-def assert_equal(found, expected):
-    for ours, theirs in zip(found, expected):
-        scale = max(1.0, theirs.abs().max().item())
-        torch.testing.assert_close(ours.double(), theirs, rtol=0, atol=2e-5 * scale)
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)

@@ -11,6 +11,11 @@ import torch
 
 from onmt_entmax import engines
 from onmt_entmax.engines.cpu import Cpu
+from onmt_entmax.engines.cpu.decoder import UnrollCompiled
+from onmt_entmax.engines.decoder import Plan, UnrollOperations
+from onmt_entmax.engines.gpu import Gpu
+from onmt_entmax.engines.gpu.decoder import UnrollKernels
+from onmt_entmax.engines.ragged import Ragged
 from onmt_entmax.engines.unrolled import Unrolled
 from onmt_entmax.entmax.engine import why_no_triton
 from onmt_entmax.errors import UserError
@@ -113,9 +118,16 @@ def test_the_log_says_which_and_why_once(caplog):
     ]
 
 
-def test_alpha_above_2_is_left_to_operations():
-    assert Cpu().function(2.0) is not Unrolled().function(2.0)
-    assert Cpu().function(2.5) is Unrolled().function(2.5)
+def test_what_has_no_kernels_or_loops_is_left_to_operations():
+    keys = torch.empty(1, 3, 4)
+    plans = [Plan(alpha, None, Ragged.full(1, 1)) for alpha in (2.0, 2.5)]
+    assert [engine.function(plans[0], keys) for engine in (Cpu(), Gpu(), Unrolled())] == [
+        *(UnrollCompiled, UnrollKernels, UnrollOperations)
+    ]
+    assert [engine.function(plans[1], keys) for engine in (Cpu(), Gpu(), Unrolled())] == [UnrollOperations] * 3
+    assert Gpu().function(plans[0], torch.empty(1, 257, 4)) is UnrollOperations
+    ragged = Plan(2.0, None, Ragged.from_lengths(torch.tensor([2, 1]), 2))
+    assert Gpu().function(ragged, keys) is UnrollOperations
 
 
 def test_dtype_is_that_of_autocast():

@@ -15,6 +15,8 @@ from onmt.models import NMTModel
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from onmt_entmax import engines
+from onmt_entmax.engines.gpu import Gpu, decoder
 from onmt_entmax.engines.ragged import source_padding
 from onmt_entmax.entmax import linear_entmax_loss, log_entmax_topk, solvers
 from onmt_entmax.entmax.cpu import Cpu
@@ -26,6 +28,7 @@ from tests.model.helpers import EMBEDDING, HIDDEN, VOCAB, Embeddings, options
 B, S, T = 4, 7, 5
 ALPHAS = [1.0, 1.33, 1.5, 2.0, 2.5]
 BOUNDS = {1.0: 55, 1.33: 1033, 1.5: 90, 2.0: 76, 2.5: 3502}  # operations of a decoder step, forward and backward
+BY_KERNELS = 14  # the same where Triton kernels take over what lies between products
 
 
 def empty(*size, dtype=torch.float32):
@@ -185,4 +188,10 @@ def test_counts_of_a_decoder_step(monkeypatch):
     assert {alpha: count for alpha, count in found.items() if count > BOUNDS[alpha]} == {}
     with using(OneEach()):
         by_kernels = {alpha: of_a_step(InputFeedDecoder, global_attention_alpha=alpha) for alpha in ALPHAS}
-    assert set(by_kernels.values()) == {BOUNDS[1.0]} and 2 * BOUNDS[1.0] <= stock
+    assert set(by_kernels.values()) == {BOUNDS[1.0]}
+    monkeypatch.setattr(decoder, "launch", lambda *arguments, **constants: empty(1).neg())
+    with engines.using(Gpu()):
+        by_kernels = {alpha: of_a_step(InputFeedDecoder, global_attention_alpha=alpha) for alpha in (1.0, 1.33, 2.0)}
+        one_layer = of_a_step(InputFeedDecoder, layers=1)
+    assert set(by_kernels.values()) == {BY_KERNELS} and fused >= 2 * BY_KERNELS
+    assert one_layer == BY_KERNELS - 4  # of each layer a product and a kernel, each way

@@ -24,10 +24,10 @@ class Cpu(Unrolled):
 
     name = "cpu"
 
-    def function(self, alpha: float):
+    def function(self, plan, keys):
         """The compiled function, which knows alpha up to 2."""
-        if alpha > 2:
-            return super().function(alpha)
+        if plan.alpha > 2:
+            return super().function(plan, keys)
         from onmt_entmax.engines.cpu.decoder import UnrollCompiled  # compiles: at the first need
 
         return UnrollCompiled
