@@ -1,11 +1,12 @@
-"""Training speed of Transformers: sparse output, heads or both against softmax (``python benchmarks/transformer.py``).
+"""Speed of Transformers: sparse output, heads or both against softmax (``python benchmarks/transformer.py``).
 
 All sides run OpenNMT-py's trainer in one process on the same batches, in turns of a few steps; only the mapping of the
 heads and the loss differ. A warm-up on random text (see ``training.py``) makes supports small, as in trained models. On
-a GPU stock's softmax is measured twice: with its fused kernels (``scaled-dot-flash``) and without. Decoding is measured
-by ``decoding.py``, with checkpoints of Transformers.
+a GPU stock's softmax is measured twice: with its fused kernels (``scaled-dot-flash``) and without. Decoding, with a
+beam of 5, is OpenNMT-py's own of the softmax model against ours of each; both stop at the source's length, so that they
+take equally many steps (``decoding.py`` measures trained checkpoints).
 
-    python benchmarks/transformer.py --warm-up 500 --memory --output transformer.json
+    python benchmarks/transformer.py --shape small --warm-up 300 --memory --output transformer.json
 """
 
 from __future__ import annotations
@@ -20,24 +21,29 @@ from onmt.decoders.transformer import TransformerDecoder
 from onmt.encoders.transformer import TransformerEncoder
 from onmt.models import NMTModel
 from onmt.modules import Embeddings
+from onmt.translate import GNMTGlobalScorer
 from onmt.utils.optimizers import Optimizer
 from onmt.utils.parse import ArgumentParser
 from timing import add_options, alternate, report, row, set_up
 from torch import nn
-from training import PAD, Side, batches_of, peak_memory
+from training import FIRST, PAD, Side, batches_of, peak_memory
 
 from onmt_entmax.plugin.alphas import HEADS
 from onmt_entmax.plugin.heads import map_heads
+from onmt_entmax.plugin.standins import build_vocab_from_tokens
 from onmt_entmax.plugin.train.losses import EntmaxLossCompute, StockLossCompute
 from onmt_entmax.plugin.train.optimiser import Adam
 from onmt_entmax.plugin.train.processes import keep_memory
 from onmt_entmax.plugin.train.trainer import StockTrainer
+from onmt_entmax.plugin.translate.batching import MOST
+from onmt_entmax.plugin.translate.translator import SparseTranslator, StockTranslator
 
 SHAPES = {  # 64 sentences of 25 tokens on the average
     "base": {"layers": 6, "hidden": 512, "heads": 8, "vocab": 18000, "batch": 64, "lengths": (15, 35)},
     "small": {"layers": 3, "hidden": 256, "heads": 4, "vocab": 5200, "batch": 64, "lengths": (15, 35)},
 }
 QUICK = {"layers": 1, "hidden": 16, "heads": 2, "vocab": 50, "batch": 4, "lengths": (3, 6)}
+DECODING = 1.1  # how many times as fast as stock's search of its softmax model
 # alpha of output and heads, and how many times as fast as stock the side is to be
 OURS = {
     "output 1.5": (1.5, 1.0, 1.1),
@@ -61,7 +67,7 @@ class Transformer(Side):
         self, task: dict, output: float, heads: float | str, device: torch.device, stock: bool, kernels: str
     ) -> None:
         torch.manual_seed(1)
-        self.alpha, hidden, vocab = output, task["hidden"], task["vocab"]
+        self.alpha, self.stock, hidden, vocab = output, stock, task["hidden"], task["vocab"]
         options = ArgumentParser.defaults(onmt.opts.model_opts)
         options.enc_layers = options.dec_layers = task["layers"]
         options.enc_hid_size = options.dec_hid_size = hidden
@@ -75,10 +81,12 @@ class Transformer(Side):
             )
         )
         model.generator = nn.Linear(hidden, vocab)
+        model.generator.alpha = output
         for parameter in model.parameters():
             if parameter.dim() > 1:
                 nn.init.xavier_uniform_(parameter)
-        map_heads(model, dict.fromkeys(HEADS, heads))
+        if not stock:
+            map_heads(model, dict.fromkeys(HEADS, heads))
         if kernels != "scaled-dot-flash":
             for layer in model.modules():
                 if hasattr(layer, "self_attn_type"):
@@ -95,6 +103,27 @@ class Transformer(Side):
             norm_method="tokens",
             report_manager=silent,
         )
+
+    def translator(self, vocab: int) -> StockTranslator:
+        """OpenNMT-py's translator for stock's side, else ours."""
+        tokens = build_vocab_from_tokens(
+            [f"t{number}" for number in range(FIRST, vocab)], special_tokens=["<unk>", "<blank>", "<s>", "</s>"]
+        )
+        vocabs = {"src": tokens, "tgt": tokens, "decoder_start_token": "<s>"}
+        no_penalty = GNMTGlobalScorer(0, 0, "none", "none")
+        settings = {"beam_size": 5, "global_scorer": no_penalty, "max_length_ratio": 0, "dump_beam": ""}
+        model = self.trainer.model.eval()
+        return (StockTranslator if self.stock else SparseTranslator)(model, vocabs, **settings)
+
+
+def decode(translator: StockTranslator, batches: list[dict]) -> None:
+    """Search batches, ours several as one, as in ``onmt_translate``."""
+    translator.max_length = int(max(batch["srclen"].max() for batch in batches))
+    if isinstance(translator, SparseTranslator):
+        translator.translate_batches(batches, False)
+    else:
+        for batch in batches:
+            translator.translate_batch(batch, False)
 
 
 def compare(name: str, task: dict, args: argparse.Namespace, device: torch.device) -> list[dict[str, object]]:
@@ -117,6 +146,11 @@ def compare(name: str, task: dict, args: argparse.Namespace, device: torch.devic
     calls = {side: lambda s=side: sides[s].train(blocks[s].pop(0)) for side in sides}
     times = {side: found / args.block for side, found in alternate(calls, device, args.repeats).items()}
     supports = {side: sides[side].support(batches[-1][0]) for side in OURS}
+    sources = [{part: batch[part] for part in ("src", "srclen")} for batch, _ in batches_of(task, MOST, device)]
+    translators = {side: one.translator(task["vocab"]) for side, one in sides.items()}
+    calls = {side: lambda t=translator: decode(t, sources) for side, translator in translators.items()}
+    decoding = alternate(calls, device, max(3, args.repeats // 3))
+    del translators, calls
     memory = {}
     for side in list(sides) if args.memory else ():
         del sides[side]
@@ -129,6 +163,8 @@ def compare(name: str, task: dict, args: argparse.Namespace, device: torch.devic
             if memory:
                 more |= {"peak_mib": memory[side], "peak_mib_stock": memory[against]}
             rows.append(row(f"{name}, {side}", against, goal, times[side], times[against], **more))
+            theirs = decoding[against]
+            rows.append(row(f"{name}, {side}: beam of 5", against, DECODING, decoding[side], theirs))
     return rows
 
 

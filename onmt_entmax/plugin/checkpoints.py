@@ -109,14 +109,23 @@ def load_checkpoint(stock):
     return one_line_errors(load_checkpoint)
 
 
+def refuse_sparse_export(opt) -> None:
+    """Refuse to export a sparse model.
+
+    Raises:
+        UserError: naming the first of its alphas that is not 1.
+    """
+    for place in PLACES:
+        alpha = alpha_of(opt, place)
+        if alpha != 1:
+            raise UserError(
+                f"CTranslate2 decodes with softmax, but this model was trained with `{place}_alpha` {alpha}."
+            )
+
+
 def _check_export(stock):
     def check_opt(opt, *args, **kwargs):
-        for place in PLACES:
-            alpha = alpha_of(opt, place)
-            if alpha != 1:
-                raise UserError(
-                    f"CTranslate2 decodes with softmax, but this model was trained with `{place}_alpha` {alpha}."
-                )
+        refuse_sparse_export(opt)
         return stock(opt, *args, **kwargs)
 
     return check_opt

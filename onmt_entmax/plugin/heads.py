@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 
+from onmt_entmax.engines.dropout import Dropout
 from onmt_entmax.entmax import LearnedAlpha
 from onmt_entmax.model.heads import HeadMapping
 
@@ -27,7 +29,14 @@ def head_layers(model) -> dict[str, list]:
 
 
 def map_heads(model, alphas: dict[str, float | str]) -> None:
-    """Give a Transformer's attentions their mappings; softmax stays as OpenNMT-py computes it."""
+    """Give a Transformer's attentions their mappings; softmax stays as OpenNMT-py computes it.
+
+    Its dropout goes by the engine: on a CPU a tenth of a training step draws masks.
+    """
+    for module in list(model.modules()) if any(head_layers(model).values()) else ():
+        for name, child in module.named_children():
+            if type(child) is nn.Dropout:
+                setattr(module, name, Dropout(child.p))
     for place, layers in head_layers(model).items():
         for layer in layers:
             if alphas[place] != 1:

@@ -18,7 +18,7 @@ from onmt.utils.parse import ArgumentParser
 from onmt_entmax.errors import UserError, invalid_setting
 from onmt_entmax.files import cannot_write, check_output, write_stream
 from onmt_entmax.plugin.alphas import PLACES, alpha_of
-from onmt_entmax.plugin.checkpoints import KEY
+from onmt_entmax.plugin.checkpoints import KEY, refuse_sparse_export
 from onmt_entmax.plugin.parsing import one_line_errors
 
 # options that say nothing about what the weights mean
@@ -145,6 +145,7 @@ def release_main() -> None:
         checkpoint.pop(KEY, None)
         _save(checkpoint, opt)
         return
+    refuse_sparse_export(checkpoint["opt"])
     try:
         import ctranslate2
     except ImportError:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 
+import onmt.bin.release_model
 import pytest
 import torch
+from onmt.translate.translation_server import TranslationServer
 
 import onmt_entmax
 from onmt_entmax.cli import main
@@ -75,6 +78,44 @@ def test_stocks_command_follows_the_checkpoint(model, checkpoint, corpus):
     both = onmt_entmax.load(checkpoint, checkpoint).translate(LINES)
     for one, record in zip(both, records):
         assert one.log_prob == pytest.approx(record["hypotheses"][0]["log_prob"], abs=1e-4)
+
+
+def test_an_ensemble_with_a_recurrent_model(checkpoint, entmax_model, corpus):
+    both = onmt_entmax.load(checkpoint, entmax_model)
+    assert both.alphas.startswith("1.5/enc1.5") and "+" in both.alphas
+    for beam, exact in zip(both.translate(LINES), both.translate(LINES, search="exact")):
+        assert exact.certificate["optimal"] and exact.log_prob >= beam.log_prob - 1e-4
+        # the mean of two probabilities
+        alone = [
+            model.force([beam.source], [exact.hypotheses[0].tokens])[0]
+            for model in map(onmt_entmax.load, (checkpoint, entmax_model))
+        ]
+        first = [one.steps[0]["prob"] for one in alone]
+        forced = both.force([beam.source], [exact.hypotheses[0].tokens])[0]
+        assert forced.steps[0]["prob"] == pytest.approx(sum(first) / 2, abs=1e-5)
+
+
+def test_the_server_and_released_models_follow(checkpoint, model, corpus, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("flask")
+    released = tmp_path / "released.pt"
+    words = ["onmt_release_model", "-model", str(checkpoint), "-output", str(released)]
+    monkeypatch.setattr(sys, "argv", words)
+    onmt.bin.release_model.main()
+    assert onmt_entmax.load(released).alphas == model.alphas
+    entry = {"id": 1, "model": released.name, "opt": {"beam_size": 5, "certificates": "-", "length_penalty": "none"}}
+    config = {"models_root": str(tmp_path), "models": [entry]}
+    (tmp_path / "conf.json").write_text(json.dumps(config), encoding="utf-8")
+    server = TranslationServer()
+    server.start(str(tmp_path / "conf.json"))
+    answers = server.run([{"id": 1, "src": line} for line in LINES])[0]
+    server.models[1].translator.out_file.close()
+    assert answers == [one.text for one in model.translate(LINES)]
+    # softmax is all that CTranslate2 knows
+    monkeypatch.setattr(sys, "argv", [*words[:-1], str(tmp_path / "ct2"), "-format", "ctranslate2"])
+    with pytest.raises(SystemExit) as ended:
+        onmt.bin.release_model.main()
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert ended.value.code == 2 and "CTranslate2 decodes with softmax" in said and "`generator_alpha` 1.5" in said
 
 
 def test_batches_of_any_size_are_searched_alike(checkpoint, corpus):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import onmt.model_builder
 import pytest
 import torch
+from torch import nn
 
+from onmt_entmax.engines.dropout import Dropout
 from onmt_entmax.errors import UserError
 from onmt_entmax.model.heads import HeadMapping
 from onmt_entmax.plugin.heads import head_alphas, head_layers, learned_alphas
@@ -115,6 +117,17 @@ def test_alpha_one_is_stocks_softmax():
         for layer in layers:
             layer.softmax = HeadMapping(2, 1.0)
     assert torch.equal(model(src, tgt, src_len)[0], expected)
+
+
+def test_dropout_goes_by_the_engine_and_can_be_changed():
+    model, _ = build("-position_encoding", "-dropout", "0.5", "-attention_dropout", "0.5")
+    found = [module for module in model.modules() if isinstance(module, nn.Dropout)]
+    # two embeddings; of 2 encoder layers 4 each, of 2 decoder layers 5: attentions, residual, two of the feed-forward
+    assert len(found) == 2 + 2 * 4 + 2 * 5 and {type(module) for module in found} == {Dropout}
+    src, src_len, tgt = batch()
+    assert not torch.equal(model(src, tgt, src_len)[0], model(src, tgt, src_len)[0])
+    model.update_dropout(0.0, 0.0)
+    assert torch.equal(model(src, tgt, src_len)[0], model(src, tgt, src_len)[0])
 
 
 def test_places_can_differ_and_short_paths_are_off_on_the_modules():
