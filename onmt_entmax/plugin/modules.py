@@ -154,12 +154,7 @@ class InputFeedDecoder(_InOpenNMT, model.InputFeedDecoder):
         rnn = StackedCells(cell, opt.dec_layers, size, opt.dec_hid_size, _dropout(opt))
         gate = _context_gate(opt, size)
         decoder = cls(
-            embeddings,
-            rnn,
-            _attention(opt),
-            context_gate=gate,
-            dropout=_dropout(opt),
-            coverage=opt.coverage_attn,
+            embeddings, rnn, _attention(opt), context_gate=gate, dropout=_dropout(opt), coverage=opt.coverage_attn
         )
         decoder._dress(opt)
         return decoder

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from onmt_entmax.engines.cpu.products import CHOICES
@@ -43,11 +43,9 @@ _SIZES: Ranges = (
 )
 
 
-def add(group, *names: str, **settings) -> None:
-    for name in names:
-        _ADDED.add(f"--{name}")
-        group.add(f"--{name}", f"-{name}", **settings)
-        _ADDED.add(f"-{name}")
+def add(group, name: str, what: str, **settings) -> None:
+    _ADDED.update((f"--{name}", f"-{name}"))
+    group.add(f"--{name}", f"-{name}", help=what, **settings)
 
 
 def action(parser, name: str) -> argparse.Action:
@@ -66,38 +64,25 @@ def add_model_options(parser) -> None:
         function.help = (
             f"Mapping of the {what}: entmax15 (alpha 1.5), sparsemax (alpha 2), or entmax with -{place}_alpha."
         )
-        learned = ", or `learned`" if place == "global_attention" else ""
-        add(
-            group,
-            f"{place}_alpha",
-            default=None,
-            help=f"Alpha of the {what}, at least 1 (1 softmax, 1.5 entmax15, 2 sparsemax){learned}; "
-            f"with -{place}_function entmax, or alone.",
-        )
+        values = "1 softmax, 1.5 entmax15, 2 sparsemax" + ("), or `learned`" if place == "global_attention" else ")")
+        what = f"Alpha of the {what}, at least 1 ({values}; with -{place}_function entmax, or alone."
+        add(group, f"{place}_alpha", what, default=None)
     for place in (BOTH_SIDES, *HEADS):
         what = f"Transformer's {place.replace('_', ' ')}"
-        add(group, f"{place}_function", default=None, choices=list(FUNCTIONS), help=f"Mapping of a {what}.")
-        add(group, f"{place}_alpha", default=None, help=f"Alpha of a {what}, at least 1, or `learned` for each head.")
-    add(group, "learned_alpha_start", type=float, default=None, help="Where learned alphas begin (1.5), in (1, 2).")
-    add(
-        group,
-        "learned_alpha_rate",
-        type=float,
-        default=None,
-        help="Learning rate of learned alphas, times that of the other parameters (1); for `optim: adam`.",
-    )
+        add(group, f"{place}_function", f"Mapping of a {what}.", default=None, choices=list(FUNCTIONS))
+        add(group, f"{place}_alpha", f"Alpha of a {what}, at least 1, or `learned` for each head.", default=None)
+    add(group, "learned_alpha_start", "Where learned alphas begin (1.5), in (1, 2).", type=float, default=None)
+    what = "Learning rate of learned alphas, times that of the other parameters (1); for `optim: adam`."
+    add(group, "learned_alpha_rate", what, type=float, default=None)
 
 
 def add_matmul_precision(group) -> None:
     """The option that says how float32 products are computed."""
-    add(
-        group,
-        "matmul_precision",
-        default="auto",
-        choices=list(CHOICES),
-        help="Products of float32 matrices on a CPU: auto (oneDNN where it is as accurate as float32 and known to be "
-        "faster), fp32 (as PyTorch does by itself), bf16 (oneDNN also where it rounds to bfloat16).",
+    what = (
+        "Products of float32 matrices on a CPU: auto (oneDNN where it is as accurate as float32 and known to be "
+        "faster), fp32 (as PyTorch does by itself), bf16 (oneDNN also where it rounds to bfloat16)."
     )
+    add(group, "matmul_precision", what, default="auto", choices=list(CHOICES))
 
 
 def check_ranges(opt: Namespace, ranges: Ranges) -> None:
@@ -112,6 +97,17 @@ def check_ranges(opt: Namespace, ranges: Ranges) -> None:
             for value in values if isinstance(values, list) else [values]:
                 if not is_valid(value):
                     raise invalid_setting(name, value, rule)
+
+
+def refuse(opt: Namespace, rules: Iterable[tuple[Any, str, str]]) -> None:
+    """Refuse what is wrong: whether it is, the option, the rule; the first one counts.
+
+    Raises:
+        UserError: naming the option, its value and the rule.
+    """
+    for wrong, name, rule in rules:
+        if wrong:
+            raise invalid_setting(name, getattr(opt, name), rule)
 
 
 def extended(add_ours):
@@ -145,28 +141,23 @@ def validate_model(opt: Namespace) -> None:
             f"`decoder_type` is {decoder}; this attention is that of `decoder_type: rnn`; Transformers have "
             "`self_attention_alpha` and `context_attention_alpha`.",
         )
-    if attention != 1 and getattr(opt, "global_attention", "general") == "none":
-        raise invalid_setting(
-            "global_attention", "none", f"Without attention `global_attention_alpha` {attention} has no meaning."
-        )
     if getattr(opt, "encoder_type", "rnn") == "brnn" and getattr(opt, "enc_hid_size", 2) % 2:
-        raise invalid_setting(
-            "hidden_size", opt.enc_hid_size, "It must be even with `encoder_type: brnn`: each direction has half of it."
-        )
-    if getattr(opt, "copy_attn", False):
-        raise invalid_setting(
-            "copy_attn", True, "OpenNMT-py 3.5 can neither load nor decode models with copy attention; leave it out."
-        )
-    if generator != 1 and getattr(opt, "lm_prior_model", None):
-        rule = (
-            f"`generator_alpha` is {generator}: a language-model prior is a divergence between softmax distributions."
-        )
-        raise invalid_setting("lm_prior_model", opt.lm_prior_model, rule)
-    if generator != 1 and getattr(opt, "model_task", "seq2seq") == "lm":
-        rule = f"`generator_alpha` is {generator}; language models are supported with softmax only."
-        raise invalid_setting("model_task", "lm", rule)
-    if any(alpha != 1 for alpha in alphas.values()) and getattr(opt, "save_format", "pytorch") == "safetensors":
-        raise invalid_setting("save_format", "safetensors", "OpenNMT-py cannot load such a model again; use `pytorch`.")
+        rule = "It must be even with `encoder_type: brnn`: each direction has half of it."
+        raise invalid_setting("hidden_size", opt.enc_hid_size, rule)
+    given, sparse = vars(opt), any(alpha != 1 for alpha in alphas.values())
+    without = f"Without attention `global_attention_alpha` {attention} has no meaning."
+    prior = f"`generator_alpha` is {generator}: a language-model prior is a divergence between softmax distributions."
+    language = f"`generator_alpha` is {generator}; language models are supported with softmax only."
+    copying = "OpenNMT-py 3.5 can neither load nor decode models with copy attention; leave it out."
+    again = "OpenNMT-py cannot load such a model again; use `pytorch`."
+    rules = (
+        (attention != 1 and given.get("global_attention") == "none", "global_attention", without),
+        (given.get("copy_attn"), "copy_attn", copying),
+        (generator != 1 and given.get("lm_prior_model"), "lm_prior_model", prior),
+        (generator != 1 and given.get("model_task") == "lm", "model_task", language),
+        (sparse and given.get("save_format") == "safetensors", "save_format", again),
+    )
+    refuse(opt, rules)
     for place, alpha in alphas.items():
         store_alpha(opt, place, alpha)
 
@@ -178,23 +169,15 @@ def _check_heads(opt: Namespace, alphas: dict[str, float | str]) -> None:
         side = "encoder_type" if place.startswith("encoder") else "decoder_type"
         kind = getattr(opt, side, "rnn")
         if kind != "transformer":
-            raise invalid_setting(
-                f"{place}_alpha",
-                alpha,
-                f"`{side}` is {kind}, which has no such attention: it is for `{side}: transformer`.",
-            )
-    if not sparse:
-        return
+            rule = f"`{side}` is {kind}, which has no such attention: it is for `{side}: transformer`."
+            raise invalid_setting(f"{place}_alpha", alpha, rule)
     if "decoder_self_attention" in sparse and getattr(opt, "self_attn_type", "") == "average":
-        alpha = sparse["decoder_self_attention"]
-        raise invalid_setting(
-            "self_attn_type", "average", f"It weighs all words alike, but `decoder_self_attention_alpha` is {alpha}."
-        )
-    if getattr(opt, "parallel_mode", "") == "tensor_parallel" and getattr(opt, "world_size", 1) > 1:
+        rule = f"It weighs all words alike, but `decoder_self_attention_alpha` is {sparse['decoder_self_attention']}."
+        raise invalid_setting("self_attn_type", "average", rule)
+    if sparse and getattr(opt, "parallel_mode", "") == "tensor_parallel" and getattr(opt, "world_size", 1) > 1:
         place, alpha = next(iter(sparse.items()))
-        raise invalid_setting(
-            "parallel_mode", "tensor_parallel", f"It splits heads over processes, but `{place}_alpha` is {alpha}."
-        )
+        rule = f"It splits heads over processes, but `{place}_alpha` is {alpha}."
+        raise invalid_setting("parallel_mode", "tensor_parallel", rule)
 
 
 def _check_learned(opt: Namespace, alphas: dict[str, float | str]) -> None:
@@ -217,9 +200,8 @@ def _check_learned(opt: Namespace, alphas: dict[str, float | str]) -> None:
         raise invalid_setting("learned_alpha_rate", rate, f"`optim` is {opt.optim}; it is for `adam`.")
     for name in ("lora_layers", "lora_embedding"):
         if getattr(opt, name, None):
-            raise invalid_setting(
-                name, getattr(opt, name), f"`{learned[0]}_alpha` is learned: LoRA's checkpoints would lose it."
-            )
+            rule = f"`{learned[0]}_alpha` is learned: LoRA's checkpoints would lose it."
+            raise invalid_setting(name, getattr(opt, name), rule)
     opt.learned_alpha_start = 1.5 if start is None else start
     opt.learned_alpha_rate = 1.0 if rate is None else rate
 

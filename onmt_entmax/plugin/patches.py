@@ -15,18 +15,13 @@ from typing import Any, NamedTuple
 import torch
 
 from onmt_entmax.plugin import checkpoints, corpora, heads, models, options, parsing, releasing, standins
-from onmt_entmax.plugin.modules import (
-    Encoder,
-    InputFeedDecoder,
-    MaskedCNNDecoder,
-    MaskedCNNEncoder,
-    StandardDecoder,
-)
+from onmt_entmax.plugin.modules import Encoder, InputFeedDecoder, MaskedCNNDecoder, MaskedCNNEncoder, StandardDecoder
+from onmt_entmax.plugin.options import extended, validating
 from onmt_entmax.plugin.parsing import one_line_errors
 from onmt_entmax.plugin.train import data, main, processes
-from onmt_entmax.plugin.train import options as train_options
-from onmt_entmax.plugin.translate import options as decoding_options
+from onmt_entmax.plugin.train.options import add_training_options, validate_training
 from onmt_entmax.plugin.translate import server, written
+from onmt_entmax.plugin.translate.options import add_decoding_options, validate_translate
 from onmt_entmax.plugin.translate.translator import SparseTranslator
 
 
@@ -57,17 +52,12 @@ _ENGINE = "onmt.inference_engine:InferenceEnginePY"
 
 TABLE = (
     # options
-    Patch("onmt.opts", "model_opts", options.extended(options.add_model_options), "adds the alphas"),
-    Patch(
-        "onmt.opts",
-        "_add_decoding_opts",
-        options.extended(decoding_options.add_decoding_options),
-        "adds search options",
-    ),
+    Patch("onmt.opts", "model_opts", extended(options.add_model_options), "adds the alphas"),
+    Patch("onmt.opts", "_add_decoding_opts", extended(add_decoding_options), "adds search options"),
     Patch(
         "onmt.opts",
         "_add_train_general_opts",
-        options.extended(train_options.add_training_options),
+        extended(add_training_options),
         "adds `valid_loss`, `keep_best` and others",
     ),
     Patch("onmt.opts", "train_opts", parsing.train_opts, "marks the parser whose unknown keys are errors"),
@@ -75,26 +65,14 @@ TABLE = (
     Patch(_PARSER, "parse_known_args", parsing.parse_known_args, "`onmt_train` ignores unknown keys in silence"),
     Patch(_PARSER, "error", parsing.error, "a mistake is one line with the nearest valid name, not 200 lines of usage"),
     Patch(_PARSER, "_get_option_tuples", options.get_option_tuples, "keeps stock's abbreviations unambiguous"),
-    Patch(
-        _PARSER, "validate_prepare_opts", options.validating(options.validate_vocabulary), "assertions become one line"
-    ),
-    Patch(_PARSER, "validate_model_opts", options.validating(options.validate_model), "checks alphas"),
-    Patch(
-        _PARSER,
-        "validate_translate_opts",
-        options.validating(decoding_options.validate_translate),
-        "`n_best` > `beam_size`",
-    ),
-    Patch(_PARSER, "validate_train_opts", options.validating(train_options.validate_training), "checks early"),
+    Patch(_PARSER, "validate_prepare_opts", validating(options.validate_vocabulary), "assertions become one line"),
+    Patch(_PARSER, "validate_model_opts", validating(options.validate_model), "checks alphas"),
+    Patch(_PARSER, "validate_translate_opts", validating(validate_translate), "`n_best` > `beam_size`"),
+    Patch(_PARSER, "validate_train_opts", validating(validate_training), "checks early"),
     # packages that are missing
     Patch(_PARSER, "_validate_transforms_opts", standins.validate_transforms, "names what a transform lacks"),
     Patch("onmt.transforms.transform:Transform", "__init__", standins.transform_init, "the same in translation"),
-    Patch(
-        "onmt.translate.translation_server:ServerModel",
-        "build_tokenizer",
-        standins.build_tokenizer,
-        "the same in the server",
-    ),
+    Patch(f"{_SERVER}:ServerModel", "build_tokenizer", standins.build_tokenizer, "the same in the server"),
     Patch("onmt.inference_engine:InferenceEngineCT2", "__init__", standins.with_vocabulary, "imports pyonmttok"),
     # reading of data
     Patch(_PARSER, "_validate_file", corpora.check_file_instead, "names a missing file in one line"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from argparse import Namespace
 
-from onmt_entmax.errors import UserError, invalid_setting
-from onmt_entmax.plugin.options import Ranges, action, add, add_matmul_precision, check_gpu, check_ranges
+from onmt_entmax.errors import UserError
+from onmt_entmax.plugin.options import Ranges, action, add, add_matmul_precision, check_gpu, check_ranges, refuse
 from onmt_entmax.plugin.train.measures import criterion_names
 from onmt_entmax.plugin.train.processes import take_over
 
@@ -54,18 +54,10 @@ def add_training_options(parser) -> None:
         "the metrics file, or one of -valid_metrics. Default: loss and accuracy."
     )
     group = parser.add_argument_group("Training (onmt_entmax)")
-    add(
-        group,
-        "keep_best",
-        action="store_true",
-        help="Also keep the checkpoint with the best validation accuracy, as SAVE_MODEL_best.pt.",
-    )
-    add(
-        group,
-        "keep_subnormals",
-        action="store_true",
-        help="Compute with numbers below 1.2e-38 too, instead of taking them for zero, which is faster on a CPU.",
-    )
+    what = "Also keep the checkpoint with the best validation accuracy, as SAVE_MODEL_best.pt."
+    add(group, "keep_best", what, action="store_true")
+    what = "Compute with numbers below 1.2e-38 too, instead of taking them for zero, which is faster on a CPU."
+    add(group, "keep_subnormals", what, action="store_true")
     add_matmul_precision(group)
 
 
@@ -96,35 +88,27 @@ def validate_training(opt: Namespace) -> None:
     Raises:
         UserError: see the messages.
     """
-    if opt.early_stopping < 0:
-        raise invalid_setting(
-            "early_stopping", opt.early_stopping, "It must be at least 1, or 0 for no early stopping."
-        )
     criterion_names(opt.early_stopping_criteria, opt.valid_metrics or ())
-    if opt.decay_method == VALID_LOSS and not 0 < opt.learning_rate_decay <= 1:
-        raise invalid_setting("learning_rate_decay", opt.learning_rate_decay, "It must be above 0 and at most 1.")
-    if opt.valid_steps < 1:
-        for name in _following(opt):
-            raise invalid_setting("valid_steps", opt.valid_steps, f"`{name}` follows the validations; give at least 1.")
-    if opt.keep_best and opt.parallel_mode == "tensor_parallel" and opt.world_size > 1:
-        raise invalid_setting("parallel_mode", "tensor_parallel", "`keep_best` needs `data_parallel`.")
-    if opt.keep_best and opt.save_format == "safetensors":
-        raise invalid_setting("save_format", "safetensors", "`keep_best` needs `pytorch`.")
-    if opt.lambda_coverage and not opt.coverage_attn:
-        raise invalid_setting("lambda_coverage", opt.lambda_coverage, "It needs `coverage_attn`.")
+    decays = opt.decay_method == VALID_LOSS
+    follow = [f"`{name}` follows the validations; give at least 1." for name in _following(opt)]
+    split = opt.parallel_mode == "tensor_parallel" and opt.world_size > 1
+    on_cpu = "On a CPU (no `gpu_ranks`) training is in fp32; leave it out."
+    endless = "OpenNMT-py 3.5 reads without end; give `train_steps` (see `onmt_entmax steps`)."
+    divides = opt.decay_method.startswith("noam") and opt.warmup_steps < 1
+    rules = (
+        (opt.early_stopping < 0, "early_stopping", "It must be at least 1, or 0 for no early stopping."),
+        (decays and not 0 < opt.learning_rate_decay <= 1, "learning_rate_decay", "It must be above 0 and at most 1."),
+        *((opt.valid_steps < 1, "valid_steps", rule) for rule in follow),
+        (opt.keep_best and split, "parallel_mode", "`keep_best` needs `data_parallel`."),
+        (opt.keep_best and opt.save_format == "safetensors", "save_format", "`keep_best` needs `pytorch`."),
+        (opt.lambda_coverage and not opt.coverage_attn, "lambda_coverage", "It needs `coverage_attn`."),
+        (opt.model_dtype == "fp16" and not opt.gpu_ranks, "model_dtype", on_cpu),
+        (opt.single_pass, "single_pass", endless),
+        (divides, "warmup_steps", f"`decay_method: {opt.decay_method}` divides by it."),
+        (opt.train_steps < 0, "train_steps", "It must be above 0, or 0 for no end."),
+    )
+    refuse(opt, rules)
     if opt.gpu_ranks:
         check_gpu("gpu_ranks", opt.gpu_ranks)
-    elif opt.model_dtype == "fp16":
-        raise invalid_setting("model_dtype", "fp16", "On a CPU (no `gpu_ranks`) training is in fp32; leave it out.")
-    if opt.single_pass:
-        raise invalid_setting(
-            "single_pass",
-            True,
-            "OpenNMT-py 3.5 reads without end; give `train_steps` (see `onmt_entmax steps`).",
-        )
     take_over(opt)
     check_ranges(opt, _RANGES)
-    if opt.decay_method.startswith("noam") and opt.warmup_steps < 1:
-        raise invalid_setting("warmup_steps", opt.warmup_steps, f"`decay_method: {opt.decay_method}` divides by it.")
-    if opt.train_steps < 0:
-        raise invalid_setting("train_steps", opt.train_steps, "It must be above 0, or 0 for no end.")

@@ -9,7 +9,7 @@ from argparse import Namespace
 from onmt_entmax.errors import invalid_setting
 from onmt_entmax.files import check_output
 from onmt_entmax.plugin.corpora import check_transforms
-from onmt_entmax.plugin.options import Ranges, action, add, add_matmul_precision, check_gpu, check_ranges
+from onmt_entmax.plugin.options import Ranges, action, add, add_matmul_precision, check_gpu, check_ranges, refuse
 from onmt_entmax.plugin.parsing import UnsetFloat, UnsetStr, is_unset
 from onmt_entmax.search.mbr import DECISIONS, UTILITIES, check_decision
 
@@ -25,56 +25,23 @@ _RANGES: Ranges = (
 
 def add_decoding_options(parser) -> None:
     group = parser.add_argument_group("Search (onmt_entmax)")
-    add(
-        group,
-        "search",
-        default="beam",
-        choices=["beam", "exact"],
-        help="beam search, or exact (best-first) search for the most probable outputs.",
+    what = "beam search, or exact (best-first) search for the most probable outputs."
+    add(group, "search", what, default="beam", choices=["beam", "exact"])
+    what = (
+        "Write one JSON object per input line: hypotheses, and whether they are provably the best ones. `-` writes no "
+        "file: for the server and the Python API, which return them."
     )
-    add(
-        group,
-        "certificates",
-        default="",
-        metavar="FILE",
-        help="Write one JSON object per input line: hypotheses, and whether they are provably the best ones. "
-        "`-` writes no file: for the server and the Python API, which return them.",
-    )
-    add(
-        group,
-        "attention",
-        default="",
-        metavar="FILE",
-        help="Write the attention of every hypothesis, one JSON object per input line.",
-    )
-    add(
-        group,
-        "whole_support",
-        action="store_true",
-        help="With -search exact: list every output of non-zero probability in the certificates, not n_best of them.",
-    )
-    add(
-        group,
-        "max_expansions",
-        type=int,
-        default=MAX_EXPANSIONS,
-        help="Exact search gives up (and says so) after this many expanded prefixes per line.",
-    )
-    add(
-        group,
-        "decision",
-        default="map",
-        choices=list(DECISIONS),
-        help="map: the most probable hypothesis; mbr: of those found, the one of the highest expected utility (minimum "
-        "Bayes risk).",
-    )
-    add(
-        group,
-        "mbr_utility",
-        default="chrf",
-        choices=list(UTILITIES),
-        help="For -decision mbr: sentence chrF, or 1 minus the normalised edit distance in tokens.",
-    )
+    add(group, "certificates", what, default="", metavar="FILE")
+    what = "Write the attention of every hypothesis, one JSON object per input line."
+    add(group, "attention", what, default="", metavar="FILE")
+    what = "With -search exact: list every output of non-zero probability in the certificates, not n_best of them."
+    add(group, "whole_support", what, action="store_true")
+    what = "Exact search gives up (and says so) after this many expanded prefixes per line."
+    add(group, "max_expansions", what, type=int, default=MAX_EXPANSIONS)
+    what = "map: the most probable hypothesis; mbr: of those found, the one of the highest expected utility (minimum "
+    add(group, "decision", what + "Bayes risk).", default="map", choices=list(DECISIONS))
+    what = "For -decision mbr: sentence chrF, or 1 minus the normalised edit distance in tokens."
+    add(group, "mbr_utility", what, default="chrf", choices=list(UTILITIES))
     add_matmul_precision(group)
     penalty, ratio = action(parser, "length_penalty"), action(parser, "max_length_ratio")
     penalty.default, ratio.default = UnsetStr(penalty.default), UnsetFloat(ratio.default)
@@ -149,22 +116,15 @@ def validate_translate(opt: Namespace) -> None:
         name = "random_sampling_topk" if opt.random_sampling_topk == 1 else "random_sampling_temp"
         raise invalid_setting(name, getattr(opt, name), "`decision` mbr chooses among samples; these are all the same.")
     if opt.whole_support and (opt.search != "exact" or not opt.certificates):
-        raise invalid_setting(
-            "whole_support", True, "It needs `search: exact` and `certificates`, which list the outputs."
-        )
+        rule = "It needs `search: exact` and `certificates`, which list the outputs."
+        raise invalid_setting("whole_support", True, rule)
     if opt.search == "exact":
-        voided = {
-            "length_penalty": (opt.length_penalty, "none"),
-            "coverage_penalty": (opt.coverage_penalty, "none"),
-            "random_sampling_topk": (opt.random_sampling_topk, 0),
-            "random_sampling_topp": (opt.random_sampling_topp, 0),
-            "block_ngram_repeat": (opt.block_ngram_repeat, 0),
-        }
-        for name, (value, neutral) in voided.items():
-            if value != neutral:
-                raise invalid_setting(
-                    name, value, f"`search: exact` needs {neutral}: it looks for the most probable output."
-                )
+        voided = {"length_penalty": "none", "coverage_penalty": "none"}
+        voided.update(dict.fromkeys(("random_sampling_topk", "random_sampling_topp", "block_ngram_repeat"), 0))
+        for name, neutral in voided.items():
+            if getattr(opt, name) != neutral:
+                rule = f"`search: exact` needs {neutral}: it looks for the most probable output."
+                raise invalid_setting(name, getattr(opt, name), rule)
 
 
 def _refuse_what_does_nothing(opt: Namespace) -> None:
@@ -173,24 +133,20 @@ def _refuse_what_does_nothing(opt: Namespace) -> None:
     Raises:
         UserError: naming the option.
     """
-    if opt.dump_beam:
-        raise invalid_setting(
-            "dump_beam",
-            opt.dump_beam,
-            "OpenNMT-py 3.5 writes nothing there; `onmt_entmax trace` writes a search as JSON.",
-        )
-    if opt.precision == "int8":
-        raise invalid_setting("precision", "int8", "OpenNMT-py 3.5 decodes in float32 then; leave it out.")
-    if opt.data_type != "text":
-        raise invalid_setting("data_type", opt.data_type, "Valid choices: text.")
-    if opt.attention == "-":
-        raise invalid_setting("attention", "-", "A file is needed: attention is only written.")
+    nothing = "OpenNMT-py 3.5 writes nothing there; `onmt_entmax trace` writes a search as JSON."
+    files = ("phrase_table", *(f"{side}_subword_{what}" for side in ("src", "tgt") for what in ("model", "vocab")))
+    missing = [name for name in files if getattr(opt, name) and not os.path.isfile(getattr(opt, name))]
+    rules = (
+        (opt.dump_beam, "dump_beam", nothing),
+        (opt.precision == "int8", "precision", "OpenNMT-py 3.5 decodes in float32 then; leave it out."),
+        (opt.data_type != "text", "data_type", "Valid choices: text."),
+        (opt.attention == "-", "attention", "A file is needed: attention is only written."),
+        *((True, name, "There is no such file.") for name in missing),
+    )
+    refuse(opt, rules)
     if "clean" in opt.transforms:
         raise invalid_setting("transforms", "clean", "It has settings for training corpora only.")
     check_transforms(opt, opt.transforms)
-    for name in ("phrase_table", *(f"{side}_subword_{what}" for side in ("src", "tgt") for what in ("model", "vocab"))):
-        if getattr(opt, name) and not os.path.isfile(getattr(opt, name)):
-            raise invalid_setting(name, getattr(opt, name), "There is no such file.")
 
 
 def _samples(opt: Namespace) -> bool:

@@ -62,8 +62,7 @@ def group(runs: Sequence[Metrics], labels: Optional[Sequence[str]] = None) -> di
         raise UserError(f"Invalid setting for `labels`: {len(labels)} for {len(runs)} files. One per file is needed.")
     if labels is None:
         runs = sorted(
-            runs,
-            key=lambda run: (run.alphas[0], run.learned, run.alphas[1] != run.alphas[0], run.alphas[1] or 0.0),
+            runs, key=lambda run: (run.alphas[0], run.learned, run.alphas[1] != run.alphas[0], run.alphas[1] or 0.0)
         )
     groups: dict[str, list[Metrics]] = {}
     for index, run in enumerate(runs):
