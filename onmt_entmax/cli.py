@@ -15,31 +15,26 @@ from collections.abc import Sequence
 from onmt_entmax.errors import UserError
 from onmt_entmax.files import check_output
 
-# subcommand -> (module, or one of several in a module after a colon; what it does)
+# subcommand -> what it does
 SUBCOMMANDS = {
-    "doctor": ("onmt_entmax.commands.doctor", "say what is installed and whether OpenNMT-py knows the plugin"),
-    "force": ("onmt_entmax.commands.force", "probability of given targets with the alternatives at each step"),
-    "trace": ("onmt_entmax.commands.trace", "the whole beam search of an input as a tree"),
-    "sparsity": ("onmt_entmax.commands.sparsity", "mean attended source words and mean target types (Table 3)"),
-    "heads": ("onmt_entmax.commands.heads", "what each head of a Transformer looks at"),
-    "steps": ("onmt_entmax.commands.steps", "epochs to steps for onmt_train"),
-    "prepare": ("onmt_entmax.commands.prepare", "turn a corpus into training text: inflection, translation"),
-    "overview": ("onmt_entmax.commands.runs:overview", "one row per run: accuracy, sparsity, certificate rates"),
-    "evaluate": ("onmt_entmax.commands.evaluate", "score predictions (inflection, translation), or a model's search"),
-    "accept": ("onmt_entmax.commands.accept", "split predictions into those to accept and those to review"),
-    "table": ("onmt_entmax.commands.table", "the paper's tables from result files, the paper's numbers beside ours"),
-    "figure": ("onmt_entmax.commands.figure", "the paper's figures and others: beam, forced, attention, ..."),
-    "report": ("onmt_entmax.commands.runs:report", "one self-contained HTML page of a run"),
-    "inspect": (
-        "onmt_entmax.commands.inspect",
-        "a page in the browser on which models are tried",
-    ),
-    "simulate-completion": (
-        "onmt_entmax.commands.inspect:simulate-completion",
-        "how much typing a model's completions would save a translator",
-    ),
-    "uncertain": ("onmt_entmax.commands.uncertain", "the inputs of which a model was least certain"),
+    "doctor": "say what is installed and whether OpenNMT-py knows the plugin",
+    "force": "probability of given targets with the alternatives at each step",
+    "trace": "the whole beam search of an input as a tree",
+    "sparsity": "mean attended source words and mean target types (Table 3)",
+    "heads": "what each head of a Transformer looks at",
+    "steps": "epochs to steps for onmt_train",
+    "prepare": "turn a corpus into training text: inflection, translation",
+    "overview": "one row per run: accuracy, sparsity, certificate rates",
+    "evaluate": "score predictions (inflection, translation), or a model's search",
+    "accept": "split predictions into those to accept and those to review",
+    "table": "the paper's tables from result files, the paper's numbers beside ours",
+    "figure": "the paper's figures and others: beam, forced, attention, ...",
+    "report": "one self-contained HTML page of a run",
+    "inspect": "a page in the browser on which models are tried",
+    "simulate-completion": "how much typing a model's completions would save a translator",
+    "uncertain": "the inputs of which a model was least certain",
 }
+SHARED = {"overview": "runs", "report": "runs", "simulate-completion": "inspect"}  # modules that have several
 
 
 class Parser(argparse.ArgumentParser):
@@ -78,7 +73,7 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
     parser = Parser(prog="onmt_entmax", description="Sparse sequence-to-sequence models.")
     parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version of the code and end")
     subparsers = parser.add_subparsers(dest="command", metavar="SUBCOMMAND", required=True)
-    for name, (_, description) in SUBCOMMANDS.items():
+    for name, description in SUBCOMMANDS.items():
         subparser = subparsers.add_parser(name, help=description, description=description, allow_abbrev=False)
         if name == command:
             _functions(name)[0](subparser)
@@ -87,10 +82,10 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
 
 def _functions(command: str) -> tuple:
     """A subcommand's ``add_arguments`` and ``run``; in a module of several ``add_NAME_arguments`` and ``run_NAME``."""
-    module, _, name = SUBCOMMANDS[command][0].partition(":")
-    name = name.replace("-", "_")
-    names = (f"add_{name}_arguments", f"run_{name}") if name else ("add_arguments", "run")
-    return tuple(getattr(importlib.import_module(module), one) for one in names)
+    module = importlib.import_module(f"onmt_entmax.commands.{SHARED.get(command, command)}")
+    name = command.replace("-", "_")
+    names = (f"add_{name}_arguments", f"run_{name}") if command in SHARED else ("add_arguments", "run")
+    return tuple(getattr(module, one) for one in names)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

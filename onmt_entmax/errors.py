@@ -10,13 +10,7 @@ class UserError(ValueError):
 
 
 def invalid_setting(name: str, value: object, rule: str) -> UserError:
-    """Build the error for a setting: ``Invalid setting for `name`: value. rule``.
-
-    Args:
-        name: the option as the user writes it.
-        value: what the user gave.
-        rule: a sentence that says what is valid.
-    """
+    """Build the error for a setting, ``Invalid setting for `name`: value. rule``; the rule says what is valid."""
     return UserError(f"Invalid setting for `{name}`: {value}. {rule}")
 
 

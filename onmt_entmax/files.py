@@ -85,9 +85,7 @@ def count_lines(path: PathLike) -> int:
 def iterate_records(path: PathLike, may_be_cut: bool = False) -> Iterator[tuple[int, dict[str, Any]]]:
     r"""Read JSON lines one by one: the number of each line, from 1, and its object. Blank lines are passed over.
 
-    Args:
-        path: of the file.
-        may_be_cut: leave out a last line that a kill cut short (one without ``\n`` that cannot be read).
+    ``may_be_cut`` leaves out a last line that a kill cut short (one without ``\n`` that cannot be read).
 
     Raises:
         UserError: as :func:`iterate_lines`; a line that is no JSON object, or holds NaN or Infinity.
@@ -124,9 +122,6 @@ def parse_yaml(text: str, where: str) -> Any:
     Args:
         text: the document.
         where: its name in errors.
-
-    Raises:
-        UserError: naming line and key, or what is not YAML.
     """
     import yaml
 
@@ -157,11 +152,7 @@ def _refuse_doubled(pairs: list[tuple[Any, Any]], where: str) -> None:
 
 
 def check_output(name: str, output: PathLike, setting: str, path: PathLike) -> None:
-    """Refuse an output (the setting ``name``) that is an input (``setting``: ``path``), however it is written.
-
-    Raises:
-        UserError: naming both settings.
-    """
+    """Refuse an output (the setting ``name``) that is an input (``setting``: ``path``), however it is written."""
     with contextlib.suppress(OSError):  # what is not there cannot be overwritten
         if os.path.samefile(output, path):
             raise invalid_setting(name, output, f"It is the input of `{setting}`, which would be overwritten.")

@@ -20,14 +20,7 @@ class UnknownTokens:
         self._examples: list[str] = []
 
     def add(self, side: str, unknown: int, total: int, examples: Iterable[str] = ()) -> None:
-        """Count ``total`` tokens, ``unknown`` of them not in the vocabulary.
-
-        Args:
-            side: of the text.
-            unknown: number of tokens.
-            total: number of tokens.
-            examples: unknown tokens; the first few are named.
-        """
+        """Count ``total`` tokens, ``unknown`` of them not in the vocabulary; the first few of those are named."""
         if len(self._examples) < NAMED:
             self._examples = list(dict.fromkeys([*self._examples, *examples]))[:NAMED]
         counts = self._counts.setdefault(side, [0, 0])

@@ -42,8 +42,7 @@ def draw_file(tmp_path):
 
 
 def test_each_subcommand_has_its_two_functions():
-    for name, (module, _) in cli.SUBCOMMANDS.items():
-        assert module == f"onmt_entmax.commands.{name}" or module.endswith(f":{name}")
+    for name in cli.SUBCOMMANDS:
         assert all(map(callable, cli._functions(name)))
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``onmt_entmax accept``."""
     add = parser.add_argument
     add("--predictions", required=True, type=Path, metavar="FILE", help="output of `onmt_translate`, to be split")
     add("--certificates", required=True, type=Path, metavar="FILE", help="its `-certificates`")

@@ -40,7 +40,6 @@ IN_TERMINAL = ("beam", "forced")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``onmt_entmax figure``."""
     add = parser.add_argument
     what = "; ".join(
         f"{name}: {shows}" + (f", from {source}" if source else "") for name, (shows, source) in FIGURES.items()

@@ -19,7 +19,6 @@ from onmt_entmax.files import BLANK_LINE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``onmt_entmax force``."""
     shared.add_model_arguments(parser)
     shared.add_text_argument(parser, "src", "the inputs")
     shared.add_text_argument(parser, "tgt", "the targets to force")

@@ -26,7 +26,6 @@ WORDS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``onmt_entmax heads``."""
     shared.add_forced_arguments(parser)
     parser.add_argument("--weights", metavar="FILE", help="instead: one head's weights as JSON lines")
     parser.add_argument("--attention", choices=HEADS, help="weights: which (default: context_attention)")

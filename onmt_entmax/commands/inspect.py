@@ -24,7 +24,6 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``onmt_entmax inspect``."""
     add = parser.add_argument
     add("--model", nargs="+", required=True, metavar="FILE", help="checkpoints, side by side; A.pt+B.pt is an ensemble")
     add("--prepared", type=Path, metavar="FOLDER", help="of `onmt_entmax prepare translation`: input is running text")
@@ -36,7 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_simulate_completion_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``onmt_entmax simulate-completion``."""
     add = parser.add_argument
     add("--model", nargs="+", required=True, metavar="FILE", help="checkpoint, or several: an ensemble")
     add("--src", type=Path, required=True, metavar="FILE", help="the inputs, one line each")

@@ -18,7 +18,6 @@ from onmt_entmax.report.run_files import OVERVIEW, overview_row, read_run
 
 
 def add_overview_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``onmt_entmax overview``."""
     what = "a row's name and the run's folder, which holds evaluation.json and sparsity.json"
     parser.add_argument("runs", nargs="+", metavar="NAME=FOLDER", help=what)
 
@@ -41,7 +40,6 @@ def run_overview(args: argparse.Namespace) -> int:
 
 
 def add_report_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``onmt_entmax report``."""
     add = parser.add_argument
     add("run_dir", type=Path, metavar="RUN_DIR", help="folder with the files of one run")
     add("--output", type=Path, metavar="FILE", help="(default: RUN_DIR/report.html)")

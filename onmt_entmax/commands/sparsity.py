@@ -14,7 +14,6 @@ from onmt_entmax.signatures import signature
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``onmt_entmax sparsity``."""
     shared.add_forced_arguments(parser)
 
 

@@ -21,7 +21,6 @@ DEFAULTS = {"batch_size": 64, "accum_count": 1, "world_size": 1}  # OpenNMT-py's
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``onmt_entmax steps``."""
     add = parser.add_argument
     add("--config", type=Path, metavar="YAML", help="configuration of onmt_train: corpora, batch_size, accum_count ...")
     add(

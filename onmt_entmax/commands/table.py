@@ -18,7 +18,6 @@ _BY_SUFFIX = {".md": "markdown", ".tex": "latex"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``onmt_entmax table``."""
     what = "1: inflection, 2: translation, 3: sparsity"
     parser.add_argument("number", type=int, choices=sorted(TABLES), help=what)
     files = "results of `evaluate --json` (1, 2); of `sparsity --output`, or metrics files (3)"

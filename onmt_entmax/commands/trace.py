@@ -13,7 +13,6 @@ from onmt_entmax.commands import shared
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``onmt_entmax trace``."""
     shared.add_model_arguments(parser)
     shared.add_text_argument(parser, "src", "the inputs")
     parser.add_argument("--beam-size", type=int, default=5, help="prefixes kept per step (default: %(default)s)")

@@ -17,7 +17,6 @@ from onmt_entmax.report.text import percent_of_log
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``onmt_entmax uncertain``."""
     add = parser.add_argument
     add("--certificates", required=True, type=Path, metavar="FILE", help="output of `onmt_translate -certificates`")
     add("--src", required=True, type=Path, metavar="FILE", help="the inputs it was given, all of them")

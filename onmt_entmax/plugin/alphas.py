@@ -115,12 +115,6 @@ def keep_checkpoint_alphas(opt: Namespace, checkpoint_opt: Namespace, given: Col
         opt: the options of the run; changed.
         checkpoint_opt: those in the checkpoint.
         given: names of the options that the user gave.
-
-    Returns:
-        A sentence for the log for each alpha that was taken over.
-
-    Raises:
-        UserError: the options ask for another alpha than the checkpoint's.
     """
     notes = []
     for place in PLACES:

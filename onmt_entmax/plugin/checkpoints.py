@@ -49,11 +49,7 @@ def _is_safe(name: str) -> bool:
 
 
 def check_globals(path: Path) -> None:
-    """Refuse a checkpoint whose pickle names anything but plain data, by reading the pickle without running it.
-
-    Raises:
-        UserError: naming the file and what it would call, or that it is no checkpoint.
-    """
+    """Refuse a checkpoint whose pickle names anything but plain data, by reading the pickle without running it."""
     try:
         with zipfile.ZipFile(path) as archive:
             # all of them: which one torch reads depends on the folder inside the archive, and names may occur twice
@@ -110,11 +106,7 @@ def load_checkpoint(stock):
 
 
 def refuse_sparse_export(opt) -> None:
-    """Refuse to export a sparse model.
-
-    Raises:
-        UserError: naming the first of its alphas that is not 1.
-    """
+    """Refuse to export a sparse model."""
     for place in PLACES:
         alpha = alpha_of(opt, place)
         if alpha != 1:

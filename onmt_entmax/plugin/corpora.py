@@ -24,9 +24,6 @@ def check_parallel(source: str, target: str | None, name: str) -> int:
 
     Returns:
         The number of lines.
-
-    Raises:
-        UserError: naming the files and both counts.
     """
     lines = count_lines(source)
     if target is not None and target != source:
@@ -83,11 +80,7 @@ def validate_data(stock):
 
 
 def check_weight(name: str, weight: object) -> None:
-    """Refuse weights that are no counts: stock cuts them to whole numbers, so that 0.5 means never.
-
-    Raises:
-        UserError: naming the corpus.
-    """
+    """Refuse weights that are no counts: stock cuts them to whole numbers, so that 0.5 means never."""
     if isinstance(weight, bool) or not isinstance(weight, (int, float)) or weight != int(weight) or weight < 0:
         raise invalid_setting(
             f"weight` of corpus `{name}",
@@ -112,9 +105,6 @@ def check_transforms(opt, names: Collection[str]) -> None:
     Args:
         opt: the options.
         names: of all transforms in use.
-
-    Raises:
-        UserError: naming the option.
     """
     for transform in [name for name in _NEEDED if name in names]:
         for name in _NEEDED[transform]:
@@ -151,11 +141,7 @@ def check_transforms(opt, names: Collection[str]) -> None:
 
 
 def check_file(path: str, info: str) -> None:
-    """Refuse a file that options name and that is not there.
-
-    Raises:
-        UserError: naming the file and what it is for.
-    """
+    """Refuse a file that options name and that is not there."""
     if not Path(path).is_file():
         raise UserError(f"Cannot read {path} ({info}): there is no such file.")
 

@@ -80,11 +80,7 @@ def attention_alpha_text(model) -> str:
 
 
 def check_vocabularies(expected: dict | None, found: dict, path: str) -> None:
-    """Refuse a member of an ensemble whose source or target vocabulary is not the first member's.
-
-    Raises:
-        UserError: naming the checkpoint and the side.
-    """
+    """Refuse a member of an ensemble whose source or target vocabulary is not the first member's."""
     if expected is None:
         return
     for side, name in (("src", "source"), ("tgt", "target"), ("src_feats", "feature")):

@@ -86,11 +86,7 @@ def add_matmul_precision(group) -> None:
 
 
 def check_ranges(opt: Namespace, ranges: Ranges) -> None:
-    """Refuse numbers out of their range, each of those in a list; options that ``opt`` lacks are left out.
-
-    Raises:
-        UserError: naming the option and the rule.
-    """
+    """Refuse numbers out of their range, each of those in a list; options that ``opt`` lacks are left out."""
     for names, is_valid, rule in ranges:
         for name in names.split():
             values = getattr(opt, name, [])
@@ -100,11 +96,7 @@ def check_ranges(opt: Namespace, ranges: Ranges) -> None:
 
 
 def refuse(opt: Namespace, rules: Iterable[tuple[Any, str, str]]) -> None:
-    """Refuse what is wrong: whether it is, the option, the rule; the first one counts.
-
-    Raises:
-        UserError: naming the option, its value and the rule.
-    """
+    """Refuse what is wrong: whether it is, the option, the rule; the first one counts."""
     for wrong, name, rule in rules:
         if wrong:
             raise invalid_setting(name, getattr(opt, name), rule)
@@ -122,11 +114,7 @@ def extended(add_ours):
 
 
 def validate_model(opt: Namespace) -> None:
-    """Check and normalise the alphas of model options; refuse by name what cannot be right with them.
-
-    Raises:
-        UserError: see the messages.
-    """
+    """Check and normalise the alphas of model options; refuse by name what cannot be right with them."""
     check_ranges(opt, _SIZES)
     spread_self_attention(opt)
     alphas = {place: alpha_of(opt, place) for place in PLACES}
@@ -207,11 +195,7 @@ def _check_learned(opt: Namespace, alphas: dict[str, float | str]) -> None:
 
 
 def validate_vocabulary(opt: Namespace) -> None:
-    """Check what belongs to ``onmt_build_vocab`` before it counts anything; nothing is checked for ``onmt_train``.
-
-    Raises:
-        UserError: naming the option.
-    """
+    """Check what belongs to ``onmt_build_vocab`` before it counts anything; nothing is checked for ``onmt_train``."""
     if not hasattr(opt, "num_threads"):
         return
     if opt.n_sample != -1 and opt.n_sample < 2:
@@ -223,11 +207,7 @@ def validate_vocabulary(opt: Namespace) -> None:
 
 
 def check_gpu(name: str, value: object) -> None:
-    """Refuse a GPU where torch sees none (stock fails inside torch, after loading the model).
-
-    Raises:
-        UserError: naming the option.
-    """
+    """Refuse a GPU where torch sees none (stock fails inside torch, after loading the model)."""
     import torch
 
     if not torch.cuda.is_available():

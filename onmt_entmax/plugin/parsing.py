@@ -148,11 +148,7 @@ def error(stock):
 
 
 def _refuse_misspelt(parser, words: Iterable[str]) -> None:
-    """Refuse ``-outptu``, which argparse reads as ``-o utptu``.
-
-    Raises:
-        UserError: naming the option that is near.
-    """
+    """Refuse ``-outptu``, which argparse reads as ``-o utptu``."""
     names = _keys(parser)
     for word in words:
         name = word.lstrip("-").split("=", 1)[0]

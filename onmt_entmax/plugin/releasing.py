@@ -41,11 +41,7 @@ def _load(path: str) -> dict:
 
 
 def _check_alike(first: str, one: dict, path: str, other: dict) -> None:
-    """Refuse models whose weights mean different things.
-
-    Raises:
-        UserError: naming both files and what differs.
-    """
+    """Refuse models whose weights mean different things."""
 
     def differ(what: str, here: object, there: object) -> UserError:
         return UserError(
@@ -124,11 +120,7 @@ def average_main() -> None:
 
 @one_line_errors
 def release_main() -> None:
-    """``onmt_release_model --model A --output B``: without any state of training; takes the place of stock's ``main``.
-
-    Raises:
-        UserError: see :func:`_load`; CTranslate2's own refusals.
-    """
+    """``onmt_release_model --model A --output B``: without any state of training, in place of stock's ``main``."""
     parser = ArgumentParser(description="Release an OpenNMT-py model for inference.")
     parser.add("--model", "-model", "-m", required=True, help="checkpoint")
     parser.add("--output", "-output", "-o", required=True, help="the file, or for ctranslate2 the folder, to write")

@@ -78,10 +78,8 @@ def choose(
 
     Args:
         probs: of the outputs to be split, shape (n,).
-        dev_probs: of the development set's outputs, (m,).
-        dev_right: whether these are right, (m,).
-        at: the accuracy wanted of what is accepted.
-        confidence: that it is reached.
+        dev_probs, dev_right: of the development set's outputs, and whether these are right, (m,).
+        at, confidence: the accuracy wanted of what is accepted, and that it is reached.
 
     Raises:
         UserError: a development set so small that not even perfect outputs would do.

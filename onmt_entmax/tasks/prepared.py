@@ -53,16 +53,11 @@ def prepared_folder(output: Path) -> Iterator[Path]:
 
 
 def write_manifest(fresh: Path, output: Path, vocabularies: dict[str, int], about: dict) -> dict:
-    """Write ``data.yaml`` and the manifest of a prepared folder.
+    """Write ``data.yaml`` and the manifest of a prepared folder: ``about``, and the SHA-256 of all files.
 
     Args:
-        fresh: holds all other files.
-        output: where they will lie.
+        fresh: holds all other files, which will lie in ``output``.
         vocabularies: sizes of ``src`` and ``tgt``.
-        about: what the task has to say.
-
-    Returns:
-        The manifest: ``about``, and the SHA-256 of all files under ``outputs``.
     """
     write_text(fresh / "data.yaml", data_yaml(output.resolve(), vocabularies))
     files = sorted(path for path in fresh.rglob("*") if path.is_file())

@@ -52,12 +52,6 @@ def read_predictions(path: Path, inputs: int, n_best: int, of: str = "inputs") -
     Scores behind a tab (``-with_score``) are left out, and so are alignments behind ``|||`` (``-report_align``) where
     every line that is not blank has them.
 
-    Args:
-        path: of the file.
-        inputs: how many there are.
-        n_best: lines per input.
-        of: what the inputs are called in messages.
-
     Raises:
         UserError: a wrong number of lines, with both counts; JSON lines; a tab without a score behind it.
     """
@@ -104,10 +98,7 @@ def certificate_rates(certificates: Sequence[Mapping[str, Any]]) -> dict[str, fl
 def layout(corner: str, heads: Mapping[str, str], rows: Iterable[tuple[str, Mapping[str, Any]]]) -> str:
     """A table for reading: a line per name, numbers with two decimals, ``-`` where there is none.
 
-    Args:
-        corner: head of the names.
-        heads: key of a number -> its head.
-        rows: names and numbers.
+    ``corner`` is the head of the names, ``heads`` has that of each key of a number.
     """
     cells = [[name, *(_shown(values.get(key)) for key in heads)] for name, values in rows]
     align = ["left", *["right"] * len(heads)]

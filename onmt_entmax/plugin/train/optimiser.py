@@ -184,11 +184,7 @@ def _schedule(opt: Namespace):
 
 
 def check_state(stored: dict, optimizer, path: str) -> None:
-    """Refuse a state that belongs to other parameters: with it, PyTorch's Adam would end the process, or train on.
-
-    Raises:
-        UserError: naming the checkpoint and what differs.
-    """
+    """Refuse a state that belongs to other parameters: with it, PyTorch's Adam would end the process, or train on."""
     states = stored.get("optimizer")
     if not isinstance(states, dict) or "param_groups" not in states:  # one state for each of several optimizers
         return

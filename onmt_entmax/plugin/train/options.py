@@ -72,22 +72,14 @@ def _following(opt: Namespace) -> list[str]:
 
 
 def check_validation_corpus(opt: Namespace) -> None:
-    """Refuse what follows validations where there are none; ``opt.data`` has been read.
-
-    Raises:
-        UserError: naming the setting.
-    """
+    """Refuse what follows validations where there are none; ``opt.data`` has been read."""
     if "valid" not in opt.data:
         for name in _following(opt):
             raise UserError(f"`{name}` follows the validations, but `data` has no corpus `valid`.")
 
 
 def validate_training(opt: Namespace) -> None:
-    """Check what belongs to training.
-
-    Raises:
-        UserError: see the messages.
-    """
+    """Check what belongs to training."""
     criterion_names(opt.early_stopping_criteria, opt.valid_metrics or ())
     decays = opt.decay_method == VALID_LOSS
     follow = [f"`{name}` follows the validations; give at least 1." for name in _following(opt)]

@@ -66,9 +66,6 @@ def model_options(opt: Namespace, checkpoint: dict | None, vocabs, given: Collec
         checkpoint: what ``train_from`` names, or None.
         vocabs: the vocabularies in use.
         given: names of the options that the user gave.
-
-    Raises:
-        UserError: the options ask for another alpha than the checkpoint's.
     """
     if checkpoint is None:
         return opt

@@ -48,11 +48,7 @@ def add_decoding_options(parser) -> None:
 
 
 def check_files(opt: Namespace) -> None:
-    """Check what decoding will write before it starts: folders exist, and no file is named twice.
-
-    Raises:
-        UserError: naming the options and the file.
-    """
+    """Check what decoding will write before it starts: folders exist, and no file is named twice."""
     named: dict = {}
     for name in ("src", "tgt", "output", "certificates", "attention", "log_file"):
         path = getattr(opt, name, None)
@@ -76,11 +72,7 @@ def check_files(opt: Namespace) -> None:
 
 
 def validate_translate(opt: Namespace) -> None:
-    """Check decoding options and set the defaults that certificates need (see ``docs/search.md``).
-
-    Raises:
-        UserError: see the messages.
-    """
+    """Check decoding options and set the defaults that certificates need (see ``docs/search.md``)."""
     if opt.beam_size < 1:
         raise invalid_setting("beam_size", opt.beam_size, "It must be at least 1.")
     if not 1 <= opt.n_best <= opt.beam_size:
@@ -128,11 +120,7 @@ def validate_translate(opt: Namespace) -> None:
 
 
 def _refuse_what_does_nothing(opt: Namespace) -> None:
-    """Refuse what OpenNMT-py accepts, and then does not do.
-
-    Raises:
-        UserError: naming the option.
-    """
+    """Refuse what OpenNMT-py accepts, and then does not do."""
     nothing = "OpenNMT-py 3.5 writes nothing there; `onmt_entmax trace` writes a search as JSON."
     files = ("phrase_table", *(f"{side}_subword_{what}" for side in ("src", "tgt") for what in ("model", "vocab")))
     missing = [name for name in files if getattr(opt, name) and not os.path.isfile(getattr(opt, name))]

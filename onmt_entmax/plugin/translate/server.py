@@ -64,11 +64,7 @@ def start(stock):
 
 
 def _check_configuration(path: str) -> None:
-    """Refuse a configuration with keys that nothing reads, or without those that are needed.
-
-    Raises:
-        UserError: naming the file, the model and the key.
-    """
+    """Refuse a configuration with keys that nothing reads, or without those that are needed."""
     models = read_json(path).get("models")
     if not isinstance(models, list):
         raise UserError(f"{path}: it has no list `models`.")
@@ -151,11 +147,7 @@ def load(stock):
 
 
 def clone_model(self, model_id, opt, timeout=-1):
-    """Takes the place of stock's, which crashes.
-
-    Raises:
-        UserError: always.
-    """
+    """Takes the place of stock's, which crashes."""
     raise _RequestError(_NO_CLONES, 501)
 
 

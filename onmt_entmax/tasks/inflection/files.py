@@ -26,13 +26,9 @@ class Gold(NamedTuple):
 
 
 def read_gold(paths: Sequence[Path]) -> list[Gold]:
-    """Read what ``prepare`` wrote as ``LANG.gold`` and ``LANG.covered``, or official files.
+    """Read what ``prepare`` wrote as ``LANG.gold`` and ``LANG.covered`` (files or their folders), or official files.
 
-    Args:
-        paths: files, or folders of ``.gold`` and ``.covered`` files.
-
-    Returns:
-        One entry per language, sorted by language: the order of the lines in the joint ``.src`` file.
+    One entry per language, sorted by language: the order of the lines in the joint ``.src`` file.
     """
     files: list[Path] = []
     for path in paths:

@@ -77,11 +77,7 @@ def paired_bootstrap(
     Args:
         first, second: for each run of a system, :func:`sentence_statistics`, all of the same shape. A system's score is
             the mean BLEU of its runs; runs are not resampled.
-        samples: how often the lines are drawn, with replacement.
-        seed: of the drawing.
-
-    Returns:
-        The difference of the scores, its interval and its p-value.
+        samples, seed: how often the lines are drawn, with replacement, and from where on.
     """
     lines = len(first[0])
 

@@ -179,11 +179,9 @@ def count_pieces(lines: Iterable[str]) -> Counter[str]:
 
 
 def vocabulary_lines(counts: Counter[str], minimum: int) -> list[str]:
-    """Return ``token<TAB>count`` lines, most frequent first, ties by code point; special tokens are left to OpenNMT-py.
+    """``token<TAB>count`` lines of what occurs often enough, most frequent first, ties by code point.
 
-    Args:
-        counts: tokens of the training text.
-        minimum: tokens that occur less often are left out.
+    Special tokens are left to OpenNMT-py.
     """
     kept = [(token, count) for token, count in counts.items() if count >= minimum and token not in RESERVED]
     return [f"{token}\t{count}" for token, count in sorted(kept, key=lambda pair: (-pair[1], pair[0]))]
@@ -225,13 +223,7 @@ def write_segmenters(folder: Path, settings: Settings, source: list[str], target
 
 
 def read_segmenter(folder: Path, settings: Settings, side: str) -> Segmenter:
-    """One of the segmenters that :func:`write_segmenters` gave, from the files that it wrote.
-
-    Args:
-        folder: prepared.
-        settings: completed.
-        side: ``src`` or ``tgt``.
-    """
+    """One of the segmenters that :func:`write_segmenters` gave, from the files that it wrote."""
     if settings.subwords == "none":
         return Whole()
     name = "" if settings.codes == "joint" else f".{side}"
