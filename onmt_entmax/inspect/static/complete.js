@@ -178,12 +178,13 @@ export function completePanel(answer, model, place, text, other, take, record) {
       ? `${plural(given.length, "word")} ${given.length === 1 ? "is" : "are"} possible${half ? " that begin so" : " next"}`
       : `The ${given.length} most probable words${half ? " that begin so" : ""}; there are more`;
   return [
-    head(model, button("SVG", `Save the words of ${model.name} as SVG`,
-      () => download(fileName(model, "words.svg"), drawing(`${text} …`, title, given), "image/svg+xml")),
-    button("JSON", `Save the completions of ${model.name} as JSON`, async () => {
-      const found = await record(answer.tokens.map((one) => one.token));
-      if (found) download(fileName(model, "complete.jsonl"), `${JSON.stringify(traceRecord(found))}\n`, "application/jsonl");
-    })),
+    head(model,
+      button("JSON", `Save the completions of ${model.name} as JSON`, async () => {
+        const found = await record(answer.tokens.map((one) => one.token));
+        if (found) download(fileName(model, "complete.jsonl"), `${JSON.stringify(traceRecord(found))}\n`, "application/jsonl");
+      }),
+      button("SVG", `Save the words of ${model.name} as SVG`,
+        () => download(fileName(model, "words.svg"), drawing(`${text} …`, title, given), "image/svg+xml"))),
     wrong
       ? h("p", { class: "warn", id: place ? null : "impossible" }, `“${wrong.token}” is impossible here.`)
       : h("p", { class: "certificate" }, answer.certificate_class ? badge(answer.certificate_class) : null, " ",
