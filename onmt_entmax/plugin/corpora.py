@@ -20,11 +20,7 @@ _COUNTED = re.compile(r"^(.*)[\t ](\d+)$", re.DOTALL)
 
 
 def check_parallel(source: str, target: str | None, name: str) -> int:
-    """Check that both sides of a corpus are UTF-8 and have equally many lines (stock drops the surplus in silence).
-
-    Returns:
-        The number of lines.
-    """
+    """Check that both sides are UTF-8 and have equally many lines (stock drops the surplus in silence); how many."""
     lines = count_lines(source)
     if target is not None and target != source:
         target_lines = count_lines(target)
@@ -100,12 +96,7 @@ _NEEDED = {
 
 
 def check_transforms(opt, names: Collection[str]) -> None:
-    """Refuse transforms that lack what they need: stock fails where it uses it, inside a worker.
-
-    Args:
-        opt: the options.
-        names: of all transforms in use.
-    """
+    """Refuse transforms (``names`` are in use) that lack what they need: stock fails later, inside a worker."""
     for transform in [name for name in _NEEDED if name in names]:
         for name in _NEEDED[transform]:
             path = getattr(opt, name, None)
@@ -292,14 +283,10 @@ def process_bucket(stock):
 
 
 def log_blank_pairs(data: dict[str, dict], level: str) -> None:
-    """Say of each corpus how many of its pairs are left out because a side is blank.
-
-    Args:
-        data: the option `data`: corpora by name.
-        level: the option `skip_empty_level`.
+    """Say of each corpus of `data` how many of its pairs are left out because a side is blank.
 
     Raises:
-        UserError: the level is `error` and there is such a pair; or nothing but such pairs in the corpus `valid`.
+        UserError: `skip_empty_level` is `error` and there is such a pair; or the corpus `valid` has no other.
     """
     for name, corpus in data.items():
         if corpus.get("path_src") is None or corpus.get("path_tgt") is None:

@@ -75,9 +75,7 @@ class _InOpenNMT:
 
         Args:
             tgt: tokens, ``(batch, tgt_len, features)``.
-            enc_out: memory, ``(batch, src_len, hidden)``.
-            src_len: source lengths, ``(batch,)``.
-            step: unused, part of OpenNMT-py's interface.
+            enc_out: memory, ``(batch, src_len, hidden)``; its lengths are ``(batch,)``.
 
         Returns:
             Outputs ``(batch, tgt_len, hidden)`` and a dictionary of attentions ``(batch, tgt_len, src_len)``, see

@@ -40,15 +40,7 @@ class EntmaxLossCompute(StockLossCompute):
         return compute
 
     def forward(self, batch, output, attns, trunc_start=0, trunc_size=None):
-        """See stock.
-
-        Args:
-            output: ``(batch, tgt_len, hidden)``.
-            attns: ``attns["std"]`` is ``(batch, tgt_len, src_len)``.
-
-        Returns:
-            the summed loss and its :class:`onmt.utils.Statistics`.
-        """
+        """See stock: the summed loss and its statistics, from outputs ``(batch, tgt_len, hidden)``."""
         if not self.fused:
             return super().forward(batch, output, attns, trunc_start, trunc_size)
         loss, stats, *_ = self._fused_forward(batch, output, attns, trunc_start, trunc_size)

@@ -101,10 +101,7 @@ def measure_tokens(
 
     Args:
         kept: which rows are tokens and not padding, ``(rows,)``.
-        support_size: non-zero probabilities of the output, ``(rows,)``.
-        gold_prob: probability of the gold token, ``(rows,)``.
-        sum_of_squares: of the probabilities, ``(rows,)``.
-        vocab_size: number of classes.
+        support_size, gold_prob, sum_of_squares: of the output's probabilities, ``(rows,)``.
         correct: number of rows whose most probable token is the gold one.
         plain_loss: summed loss without label smoothing.
         attention: probabilities, ``(rows, src_len)``, or None.

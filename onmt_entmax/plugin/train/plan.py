@@ -35,10 +35,9 @@ def fit_to_corpora(
     pass over the share holds lines several times, and of equal sources in one batch OpenNMT-py keeps one.
 
     Args:
-        opt: options; changed.
+        opt, given: options, which change, and the names of those that the user gave.
         lines: of each corpus in use, or None where they are not known.
         processes: that share the text.
-        given: names of the options that the user gave.
         resumed: this process's position in a checkpoint, or None: what was chosen then is chosen again.
 
     Raises:

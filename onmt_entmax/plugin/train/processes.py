@@ -121,10 +121,7 @@ def sum_over_processes(values: list[float], device) -> list[float]:
 def on_first(path: str, write: Callable[[], None], last_path: str | None = None) -> None:
     """Let the first process write while the others wait; a failure ends all of them, with one line of the first.
 
-    Args:
-        path: what is written, for the message.
-        write: writes it.
-        last_path: the newest whole checkpoint, for the message.
+    The line names the path, and the newest whole checkpoint (``last_path``).
 
     Raises:
         UserError: in the first process, with the disk's own reason.

@@ -54,11 +54,7 @@ class WholeModelSaver(StockModelSaver):
         return sharded or self.save_format != "pytorch"
 
     def save(self, step: int, moving_average=None) -> None:
-        """Write ``PREFIX_step_STEP.pt`` and remove what ``keep_checkpoint`` says; see stock.
-
-        Raises:
-            UserError: the checkpoint cannot be written; those before are as they were.
-        """
+        """Write ``PREFIX_step_STEP.pt`` and remove what ``keep_checkpoint`` says; on failure nothing is removed."""
         if self._left_to_stock():
             super().save(step, moving_average)
             return
@@ -75,11 +71,7 @@ class WholeModelSaver(StockModelSaver):
             self.checkpoint_queue.append(path)
 
     def save_best(self, step: int, moving_average=None) -> None:
-        """Write ``PREFIX_best.pt``, which ``keep_checkpoint`` never removes.
-
-        Raises:
-            UserError: it cannot be written; the one before is as it was.
-        """
+        """Write ``PREFIX_best.pt``, which ``keep_checkpoint`` never removes; on failure the one before stays."""
         self._write(f"{self.base_path}_best.pt", step, moving_average)
 
     def kept(self) -> list[str]:

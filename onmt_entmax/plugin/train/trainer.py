@@ -29,21 +29,13 @@ StockTrainer = onmt.trainer.Trainer
 
 
 class SparseTrainer(StockTrainer):
-    """Stock's trainer with the validation schedule, best checkpoint, measures and exact resuming.
-
-    Attributes:
-        run: what the run remembers.
-    """
+    """Stock's trainer with the validation schedule, best checkpoint, measures and exact resuming."""
 
     run: Run
 
     @classmethod
     def from_opt(cls, opt: Namespace, device_id: int, model, vocabs, optimizer, saver) -> SparseTrainer:
-        """Build the trainer with its losses, scores, stop rule and report.
-
-        Raises:
-            UserError: `early_stopping_criteria` names what this run does not measure.
-        """
+        """Build the trainer with its losses, scores, stop rule and report."""
         losses = [EntmaxLossCompute.from_opts(opt, model, vocabs["tgt"], train=train) for train in (True, False)]
         scoring = ScoringPreparator(vocabs=vocabs, opt=copy.copy(opt))  # it changes the options
         transforms = opt.data.get("valid", {}).get("transforms")
@@ -101,11 +93,7 @@ class SparseTrainer(StockTrainer):
         return self.n_gpu > 1 and self.parallel_mode == "data_parallel"
 
     def train(self, train_iter, train_steps, save_checkpoint_steps=5000, valid_iter=None, valid_steps=10000):
-        """Train until ``train_steps`` (0: no limit) or until the stop rule says so; see stock.
-
-        Returns:
-            Statistics of the whole run, including the part before a resumed checkpoint.
-        """
+        """Train until ``train_steps`` (0: no limit) or the stop rule says so; statistics of the whole run, as stock."""
         run = self.run
         step = run.step
         if self._is_over(step, train_steps):

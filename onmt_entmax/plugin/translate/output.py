@@ -27,23 +27,14 @@ NAMED = 5  # lines that a transform left out
 
 
 class _Line(NamedTuple):
-    """What is to be written for one input line, until its turn comes.
+    """What is to be written for one input line, until its turn comes."""
 
-    Attributes:
-        number: of the line, from 0.
-        texts: the n-best outputs.
-        scores: of them.
-        certificate: record of the certificates file, where asked for.
-        attention: record of the attention file, where asked for.
-        details: for the log: stock's object and the tokens of the source.
-    """
-
-    number: int
-    texts: list[str]
+    number: int  # from 0
+    texts: list[str]  # the n-best outputs
     scores: list[float]
-    certificate: dict | None = None
+    certificate: dict | None = None  # records of the files, where asked for
     attention: dict | None = None
-    details: tuple[object, list[str]] | None = None
+    details: tuple[object, list[str]] | None = None  # for the log: stock's object and the tokens of the source
 
 
 class Outputs:
@@ -53,8 +44,7 @@ class Outputs:
         translator: the :class:`~onmt_entmax.plugin.translate.translator.SparseTranslator`.
         infer_iter: stock's data iterator, or a list of batches (the server).
         transform: stock's transforms by name, or None.
-        attn_debug: log the attention of the best hypothesis.
-        align_debug: log the alignment of the best hypothesis.
+        attn_debug, align_debug: log the attention, the alignment of the best hypothesis.
 
     Attributes:
         scores: per input a list of ``n_best``; empty unless the translator keeps results.

@@ -116,12 +116,7 @@ class SparseTranslator(StockTranslator):
         """Search several batches as one. No more rows go through the model at once than the beam of the largest would
         fill, unless their distributions are small.
 
-        Args:
-            batches: see :meth:`translate_batch`.
-            attn_debug: see :meth:`translate_batch`.
-
-        Returns:
-            What :meth:`translate_batch` returns for each.
+        Returns what :meth:`translate_batch` returns for each.
         """
         if len(batches) == 1:
             return [self.translate_batch(batches[0], attn_debug)]
