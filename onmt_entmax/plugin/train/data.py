@@ -217,10 +217,13 @@ class TrainingData:
     def __iter__(self):
         for batch, bucket in self._batches():
             lengths = batch["srclen"]
-            # stock, without workers, moves every sentence
-            for moved, _ in OnDeviceDatasetIter([(batch, bucket)], self.device):
-                with_host_copy(moved["srclen"], lengths)  # the encoder packs by them
-                yield moved, bucket
+            if self.device.type != "cpu":  # the host waits for no copy; stock, without workers, moves every sentence
+                batch = {
+                    name: value.to(self.device, non_blocking=True) if torch.is_tensor(value) else value
+                    for name, value in batch.items()
+                }
+                with_host_copy(batch["srclen"], lengths)  # the encoder packs by them
+            yield batch, bucket
 
     def _batches(self):
         if self.loader is None:

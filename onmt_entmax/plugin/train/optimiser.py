@@ -13,7 +13,8 @@ from onmt_entmax.errors import UserError
 from onmt_entmax.plugin.heads import learned_alphas
 from onmt_entmax.plugin.train.options import VALID_LOSS
 
-_ONE_KERNEL = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 4)  # on a CPU
+_ONE_KERNEL = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 4)
+_FUSED_ON = ("cpu", "cuda")
 _SCHEDULE, _SCALER = "entmax_schedule", "entmax_scaler"
 _RATE = "rate"  # of a group of parameters: factor of the learning rate
 # options that say what the rate is and how it changes: with most values of `reset_optim` those of the checkpoint
@@ -66,19 +67,22 @@ class ValidLossSchedule:
 
 
 class Adam(torch.optim.Adam):
-    """PyTorch's Adam; on a CPU, since PyTorch 2.4, with its kernel for all parameters at once.
+    """PyTorch's Adam; since PyTorch 2.4, on a CPU and on a GPU, with its kernel for all parameters at once.
 
-    The choice is made at each step and not kept in the state, so that checkpoints fit every PyTorch.
+    The choice is made at each step and not kept in the state, so that checkpoints fit every PyTorch. That kernel wants
+    the count of steps on the parameters' device, where states of other kernels have it on the CPU.
     """
 
     def step(self, closure=None):
         """See ``torch.optim.Adam``."""
+        moving = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
         fused = _ONE_KERNEL and all(
-            parameter.device.type == "cpu" and parameter.is_floating_point() and not parameter.grad.is_sparse
-            for group in self.param_groups
-            for parameter in group["params"]
-            if parameter.grad is not None
+            p.device.type in _FUSED_ON and p.is_floating_point() and not p.grad.is_sparse for p in moving
         )
+        for parameter in moving if fused else ():
+            state = self.state[parameter]
+            if "step" in state:  # nothing to do but in the first step after a checkpoint was read
+                state["step"] = torch.as_tensor(state["step"], dtype=torch.float32, device=parameter.device)
         before = [(group["fused"], group["lr"]) for group in self.param_groups]
         for group in self.param_groups:
             group["fused"] = fused or group["fused"]

@@ -17,6 +17,7 @@ from onmt.inputters.text_corpus import ParallelCorpus, ParallelCorpusIterator
 from onmt.transforms import TransformPipe, get_transforms_cls
 from onmt.utils.misc import set_random_seed
 
+from onmt_entmax.entmax.engine import on_host
 from onmt_entmax.errors import UserError
 from onmt_entmax.plugin.train import position as random_state
 from onmt_entmax.plugin.train.data import TrainingData, _Corpus, build_training_data
@@ -171,6 +172,8 @@ def test_batches_are_moved_as_a_whole(folder, workers):
     batch, _ = next(iter(data))
     assert {batch[name].device.type for name in ("src", "tgt", "srclen")} == {"meta"}
     assert isinstance(batch["cid"], list)
+    known = on_host(batch["srclen"], wait=False)  # so that nobody has to ask the device
+    assert known.device.type == "cpu" and int(known.max()) == batch["src"].size(1)
 
 
 def test_real_worker_process(folder):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 import json
 import math
+import sys
 
 import pytest
 import torch
 
+from onmt_entmax.plugin.train import optimiser
 from onmt_entmax.plugin.train.optimiser import Adam, ValidLossSchedule
 from onmt_entmax.plugin.train.state import Run
 from tests.plugin.train.helpers import config, tensors, train
@@ -82,6 +84,29 @@ def test_states_go_both_ways():
             optimizer.step()
         for mine, other in zip(parameters, expected):
             torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.skipif(not optimiser._ONE_KERNEL, reason="needs PyTorch 2.4")
+@pytest.mark.parametrize("read", [False, True], ids=["new state", "state of a checkpoint"])
+def test_one_kernel_elsewhere_than_on_a_cpu(monkeypatch, read):
+    """As on a GPU, here on the meta device: one kernel, nothing is read, and the count of steps is moved there."""
+    monkeypatch.setattr(optimiser, "_FUSED_ON", ("meta",))
+    monkeypatch.setattr(
+        sys.modules[torch.optim.Adam.__module__], "_device_dtype_check_for_fused", lambda parameter: None
+    )
+    called = []
+    monkeypatch.setattr(torch, "_fused_adam_", lambda *lists, **settings: called.append(len(lists[0])))
+    parameters = [torch.nn.Parameter(torch.empty(shape, device="meta")) for shape in (2, 3)]
+    adam = Adam(parameters)
+    for parameter in parameters:
+        parameter.grad = torch.empty_like(parameter)
+        if read:
+            moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+            adam.state[parameter] = {"step": torch.tensor(3.0), **moments}
+    adam.step()
+    assert called == [2]
+    assert {adam.state[parameter]["step"].device.type for parameter in parameters} == {"meta"}
+    assert adam.param_groups[0]["fused"] is None
 
 
 @pytest.mark.parametrize("method, expected", [("adam", Adam), ("sgd", torch.optim.SGD)])
