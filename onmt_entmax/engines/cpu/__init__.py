@@ -1,9 +1,9 @@
 """The engine for float32 on a CPU: matrix products by PyTorch, what lies between them compiled by numba.
 
 On a step's few thousand numbers PyTorch's operations spend most of their time in being called; a compiled loop passes
-over memory once where they take a dozen passes. ``decoder`` and ``encoder`` hold the autograd functions, ``cells`` and
-``attention`` the loops, ``blocks`` where numbers lie, ``threads`` how loops share PyTorch's threads; ``products`` is
-about who multiplies matrices.
+over memory once where they take a dozen passes. ``decoder`` and ``encoder`` hold the autograd functions, ``cells``,
+``attention`` and ``heads`` the loops, ``blocks`` where numbers lie, ``loops`` how loops share PyTorch's threads;
+``products`` is about who multiplies matrices.
 
 Letters: B sentences, S source positions, T target steps, N tokens of a ragged batch, n sentences in a step, H hidden
 units, L layers, D directions, E embedding size.

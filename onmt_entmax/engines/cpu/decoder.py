@@ -1,4 +1,4 @@
-"""What ``engines/decoder.py`` does, for float32 on a CPU: matrix products by PyTorch, what lies between them
+"""What ``engines/decoder.py`` does, for float32 on a CPU: products by PyTorch, what is between them by compiled loops.
 
 Letters and shapes are those of that module; each buffer is a block per step, until the gradients of weights need
 columns. What is written into is always a copy: where a size is 1, ``.t().contiguous()`` would be a view of somebody

@@ -72,10 +72,7 @@ def products(wanted: str = "auto") -> Iterator[Products]:
         with _lock:
             before = _users[0][1]
             _users.remove(user)
-            if not _users:
-                _set(before)
-            else:
-                _set(_ROUNDING if _users[-1][0].library == "oneDNN" else before)
+            _set(_ROUNDING if _users and _users[-1][0].library == "oneDNN" else before)
 
 
 _lock = threading.Lock()

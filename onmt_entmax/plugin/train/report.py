@@ -25,13 +25,15 @@ LOGGED = {
 }
 
 
+COUNTS = ("loss", "n_batchs", "n_sents", "n_words", "n_correct", "n_src_words")  # the sums of stock's statistics
+
+
 def gathered(stats: Statistics, device) -> Statistics:
     """``stats`` summed over all processes."""
-    names = ("loss", "n_batchs", "n_sents", "n_words", "n_correct", "n_src_words")
     if world_size() == 1:
         return stats
     result = Statistics()
-    for name, value in zip(names, sum_over_processes([float(getattr(stats, name)) for name in names], device)):
+    for name, value in zip(COUNTS, sum_over_processes([float(getattr(stats, name)) for name in COUNTS], device)):
         setattr(result, name, value)
     result.start_time = stats.start_time
     return result

@@ -18,18 +18,17 @@ from onmt_entmax.plugin.train import position as random_state
 from onmt_entmax.plugin.train.measures import StopRule, is_better
 from onmt_entmax.plugin.train.options import VALID_LOSS
 from onmt_entmax.plugin.train.processes import from_all, is_first, on_first, rank, world_size
+from onmt_entmax.plugin.train.report import COUNTS
 from onmt_entmax.plugin.train.saver import WholeModelSaver
 from onmt_entmax.progress import Clock, steps_per_epoch
 from onmt_entmax.report.metrics import MetricsLog
 from onmt_entmax.signatures import signature
 from onmt_entmax.version import version
 
-_COUNTS = ("loss", "n_batchs", "n_sents", "n_words", "n_correct", "n_src_words")
-
 
 def pack_statistics(stats: Statistics) -> dict:
     """The sums of ``stats`` as plain data."""
-    return {name: getattr(stats, name) for name in _COUNTS}
+    return {name: getattr(stats, name) for name in COUNTS}
 
 
 def unpack_statistics(packed: dict | None) -> Statistics:
