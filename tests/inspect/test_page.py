@@ -288,6 +288,32 @@ def test_what_is_impossible_is_underlined_with_what_was_possible(page, model):
     page.wait(lambda: page.texts("#ghost u") == [])
 
 
+def test_an_answer_that_comes_too_late_is_dropped(page, model):
+    page.open(f"{AT}&view=complete")
+    best = model.translate([SOURCE])[0].tokens
+    page.driver.execute_script(
+        """
+        const real = window.fetch, late = {tokens: [], impossible: null, completion: "LATE", words: [], can_end: 0};
+        window.sequences = [];
+        window.fetch = (path, options) => {
+          if (!path.endsWith("complete")) return real(path, options);
+          sequences.push(JSON.parse(options.body).sequence);
+          if (sequences.length > 1) return real(path, options);
+          return new Promise((answer) => { window.answerLate = () => answer(new Response(JSON.stringify(late))); });
+        };
+        """
+    )
+    page.find("#editor").send_keys(best[0])
+    page.wait(lambda: page.driver.execute_script("return sequences.length") == 1)
+    page.find("#editor").send_keys(best[1])
+    rest = "".join(best[2:])
+    page.wait(lambda: page.texts("#ghost .rest") == [rest] and page.texts("#words-0 [role=option]"))
+    page.driver.execute_async_script("answerLate(); setTimeout(arguments[0])")  # after what the answer sets off
+    assert page.texts("#ghost .rest") == [rest] and page.texts("#words-0 [role=option]")
+    first, second = page.driver.execute_script("return sequences")
+    assert first < second
+
+
 def test_two_models_stand_side_by_side(page, model, paths):
     page.open(f"{AT}&beside={paths[1].name}")
     lists = [onmt_entmax.load(path).translate([SOURCE], n_best=5)[0].hypotheses for path in paths]

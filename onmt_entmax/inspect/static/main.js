@@ -237,7 +237,11 @@ function draw() {
     if (!answer) return;
     const other = both ? answers[1 - place] : null;
     const panel = panels().children[place];
-    if (state.view === "search") replace(panel, searchPanel(answer, model, state, other, update));
+    if (state.view === "search") {
+      replace(panel, searchPanel(answer, model, state, other, update));
+      const tree = panel.querySelector(".tree");
+      if (tree) tree.parentElement.scrollLeft = Math.max(0, tree.start - 40);
+    }
     if (state.view === "attention") replace(panel, attentionPanel(answer.map, model, attentionKind(), answer.text));
     if (state.view === "complete") {
       if (answer.text !== state.text) return;

@@ -55,7 +55,7 @@ export function bars(entries, most) {
   });
 }
 
-/** Which tokens of `own` are not in the longest common subsequence with `other`. */
+/** Which words of `own` are not in the longest common subsequence with `other`. */
 export function differing(own, other) {
   const table = Array.from({ length: own.length + 1 }, () => new Array(other.length + 1).fill(0));
   for (let i = own.length - 1; i >= 0; i--) {
@@ -90,11 +90,10 @@ const recorded = (answer) => (answer.tree?.length ? answer.tree : fromHypotheses
 
 function words(hypothesis, model, other) {
   if (!other) return h("bdi", {}, hypothesis.text);
-  const marks = differing(hypothesis.tokens, other.tokens);
-  if (!marks.includes(true)) return h("bdi", {}, hypothesis.text);
   const space = model.source === "inflection" ? "" : " ";
-  return h("bdi", {}, hypothesis.tokens.map((token, index) => [index ? space : "",
-    marks[index] ? h("mark", {}, visible(token)) : visible(token)]));
+  const [own, others] = [hypothesis, other].map((one) => one.text.split(space));
+  const marks = differing(own, others);
+  return h("bdi", {}, own.map((word, index) => [index ? space : "", marks[index] ? h("mark", {}, word) : word]));
 }
 
 function list(answer, model, state, other, update) {

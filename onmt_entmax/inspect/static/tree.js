@@ -184,6 +184,7 @@ export function drawTree(record, { strong, prefix, other, tight, label, force })
   const first = entry ?? items[0];
   first.setAttribute("tabindex", 0);
   first.dataset.fallback = "";
+  svg.start = prefix.length ? first.node.at.x : 0; // where what is not forced begins
   svg.addEventListener("keydown", (event) => walk(event, items, force));
   svg.legend = [...marks].map((mark) => LEGEND[mark]);
   return svg;
