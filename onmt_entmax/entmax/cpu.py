@@ -6,7 +6,7 @@ Narrow rows, of attention, take as few operations as possible instead: there eac
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Optional
+from typing import Any, Optional
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from onmt_entmax.entmax import solvers
 from onmt_entmax.entmax.cpu_blocks import Blocks, Solution, Support, rows_of
 from onmt_entmax.entmax.engine import free_to_read
 from onmt_entmax.entmax.functional import Alpha, as_rows, solving_dtype
-from onmt_entmax.entmax.linear_loss import Gradient
+from onmt_entmax.entmax.linear_loss import Gradient, Totals
 from onmt_entmax.entmax.losses import conjugate, entropy_slope, entropy_slopes, smoothed_entropy, smoothed_entropy_slope
 
 LOGITS_SHARE = 0.5  # of a usual block: beside the logits, memory counts
@@ -35,15 +35,16 @@ class Cpu(Blocks):
         return free_to_read(x)
 
     def entmax(self, scores: Tensor, alpha: Alpha) -> Optional[Tensor]:
-        if is_narrow(scores, alpha):
+        if not isinstance(alpha, Tensor) and is_narrow(scores, alpha):
             return narrow(scores, alpha)
         if not self._is_worth_it(scores, alpha):
             return None
         rows, alpha = as_rows(scores, alpha)
         rows = rows.contiguous()
         out = torch.zeros_like(rows)
-        work = self.workspace(*rows.shape, rows.dtype)
-        for part in self.parts(*rows.shape):
+        n, d = rows.shape
+        work = self.workspace(n, d, rows.dtype)
+        for part in self.parts(n, d):
             epsilon = rows_of(alpha, part) - 1
             self.fill(rows[part], epsilon, self.solve(rows[part], epsilon, work), out[part])
         return out.view(scores.shape).to(scores.dtype)
@@ -56,7 +57,8 @@ class Cpu(Blocks):
     ) -> Optional[Tensor]:
         if not self._is_worth_it(scores, alpha):
             return None
-        return _Losses.apply(scores, target, alpha, ignore_index, smoothing, self)
+        losses: Tensor = _Losses.apply(scores, target, alpha, ignore_index, smoothing, self)
+        return losses
 
     def logits_solver(self, rows: int, hidden: Tensor, weight: Tensor, alpha: float) -> Optional[LogitsSolver]:
         if weight.shape[0] < self.wide:
@@ -106,43 +108,45 @@ class _Losses(torch.autograd.Function):
     """Losses ``(n,)`` of wide rows: nothing of the size of the scores is kept besides the scores."""
 
     @staticmethod
-    def forward(ctx, scores, target, alpha, ignore_index, smoothing, engine):
+    def forward(
+        ctx: Any, scores: Tensor, target: Tensor, alpha: Alpha, ignore_index: int, smoothing: float, engine: Cpu
+    ) -> Tensor:
         n, d = scores.shape
-        learned = isinstance(alpha, Tensor)
+        learned = alpha if isinstance(alpha, Tensor) else None
         dtype = solving_dtype(scores.dtype, alpha)
         losses = scores.new_zeros(n, 1)
-        want_alpha = learned and ctx.needs_input_grad[2]
-        grad_alpha = torch.zeros_like(alpha) if want_alpha else None
+        grad_alpha = torch.zeros_like(learned) if learned is not None and ctx.needs_input_grad[2] else None
         work = engine.workspace(n, d, dtype)
-        ctx.blocks, saved = [], []
+        ctx.blocks = []
+        saved: list[Optional[Tensor]] = []
         for rows in engine.parts(n, d):
             index = _counted(target, rows, ignore_index)
             if index.numel() == 0:
                 continue
             z = scores[rows] if index.numel() == rows.stop - rows.start else scores[index]
             z = z.to(dtype).contiguous()
-            epsilon = alpha[index].to(dtype) - 1 if learned else alpha - 1
+            epsilon = alpha - 1 if learned is None else learned[index].to(dtype) - 1
             solution = engine.solve(z, epsilon, work)
             gold = z.gather(-1, target[index].unsqueeze(-1)) - solution.top
             loss = conjugate(solution.mean, solution.total, epsilon) - (1 - smoothing) * gold
             if smoothing > 0:
                 loss -= smoothing * (z.mean(-1, True) - solution.top) + smoothed_entropy(d, 1 + epsilon, smoothing)
             losses[index] = loss.to(losses.dtype)
-            if want_alpha:
+            if grad_alpha is not None and isinstance(epsilon, Tensor):
                 slope = _entropy_slope(engine, z, epsilon, solution, work[0, : len(z)], work[1, : len(z)])
                 if smoothing > 0:
                     slope = slope - smoothed_entropy_slope(d, 1 + epsilon, smoothing)
-                grad_alpha[index] = slope.to(alpha.dtype)
-            ctx.blocks.append((index, epsilon if not learned else None, solution.support is not None))
+                grad_alpha[index] = slope.to(grad_alpha.dtype)
+            ctx.blocks.append((index, epsilon if learned is None else None, solution.support is not None))
             saved += [solution.top, solution.width, solution.total]
-            saved += list(solution.support or (None, None, None))
+            saved.extend(solution.support or (None, None, None))
         ctx.engine, ctx.dtype, ctx.smoothing, ctx.ignore_index = engine, dtype, smoothing, ignore_index
-        ctx.save_for_backward(scores, target, alpha if learned else None, grad_alpha, *saved)
+        ctx.save_for_backward(scores, target, learned, grad_alpha, *saved)
         return losses.squeeze(-1)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: Tensor) -> tuple[Optional[Tensor], ...]:
         scores, target, alpha, grad_alpha, *saved = ctx.saved_tensors
         grad = grad.unsqueeze(-1)
         grad_alpha = None if grad_alpha is None else (grad_alpha * grad).to(grad_alpha.dtype)
@@ -173,7 +177,8 @@ class _Losses(torch.autograd.Function):
 
 def _counted(target: Tensor, rows: slice, ignore_index: int) -> Tensor:
     """Positions of the targets in ``rows`` that count."""
-    return (target[rows] != ignore_index).nonzero().squeeze(-1) + rows.start
+    counted = target[rows] != ignore_index
+    return counted.nonzero().squeeze(-1) + int(rows.start)
 
 
 class LogitsSolver:
@@ -184,7 +189,17 @@ class LogitsSolver:
         self.work = engine.workspace(rows, vocab, solving_dtype(dtype, alpha), LOGITS_SHARE)
         self.sparse = dtype == self.work.dtype  # torch's products with few rows want one dtype
 
-    def __call__(self, logits, target, counted, alpha, smoothing, totals, start, differentiate) -> Optional[Gradient]:
+    def __call__(
+        self,
+        logits: Tensor,
+        target: Tensor,
+        counted: Optional[Tensor],
+        alpha: float,
+        smoothing: float,
+        totals: Totals,
+        start: int,
+        differentiate: bool,
+    ) -> Optional[Gradient]:
         """See :func:`~onmt_entmax.entmax.linear_loss.solve_at_once`; all rows count here.
 
         The logits are used up: what is dense of the gradient takes their place.
@@ -207,7 +222,7 @@ class LogitsSolver:
                 if hit.numel() > 0:
                     totals.correct += (z[hit].argmax(-1) == gold[hit, 0]).sum()
                 probs = engine.fill(z, epsilon, solution, work[0, : z.shape[0]])
-                if totals.gold is not None:
+                if totals.gold is not None and totals.squares is not None:
                     totals.gold[rows] = probs.gather(-1, gold).squeeze(-1).to(totals.gold.dtype)
                     totals.squares[rows] = torch.linalg.vector_norm(probs, 2, -1).square().to(totals.squares.dtype)
                 totals.size[rows] = torch.sign(probs, out=probs).sum(-1).long() if epsilon > 0 else vocab
@@ -221,7 +236,17 @@ class LogitsSolver:
             many = torch.ones_like(many)
         return self._gradient(logits, target, parts, solutions, many, epsilon, smoothing, start)
 
-    def _gradient(self, logits, target, parts, solutions, many, epsilon, smoothing, start) -> Gradient:
+    def _gradient(
+        self,
+        logits: Tensor,
+        target: Tensor,
+        parts: list[slice],
+        solutions: list[Solution],
+        many: Tensor,
+        epsilon: float,
+        smoothing: float,
+        start: int,
+    ) -> Gradient:
         """The gradient of solved logits ``(n, V)``; ``many`` ``(n,)`` says which rows are to be dense."""
         n, vocab = logits.shape
         supports, count = [], 0
@@ -246,7 +271,7 @@ class LogitsSolver:
         values = torch.cat([*[s.values for s in supports], self.work.new_full(few.shape, smoothing - 1)])[order]
         return Gradient(Support(rows, cols, values), dense + start, residual)
 
-    def _take_apart(self, logits, many, into, epsilon, solution) -> Support:
+    def _take_apart(self, logits: Tensor, many: Tensor, into: Tensor, epsilon: float, solution: Solution) -> Support:
         """Write the dense rows' probabilities of a solved block into ``into``, and return the other rows' non-zeros."""
         n, support, work, engine = logits.shape[0], solution.support, self.work, self.engine
         if len(into) == n:
@@ -276,7 +301,7 @@ class LogitsSolver:
         return Support(*(part[chosen] for part in support))
 
 
-def _count_sparse(support, gold, hit, largest, totals, rows) -> None:
+def _count_sparse(support: Support, gold: Tensor, hit: Tensor, largest: Tensor, totals: Totals, rows: slice) -> None:
     """Statistics of a block from its support: sizes, correct predictions, and what validation asks for."""
     sizes = torch.bincount(support.rows, minlength=gold.shape[0])
     totals.size[rows] = sizes
@@ -285,7 +310,7 @@ def _count_sparse(support, gold, hit, largest, totals, rows) -> None:
         best = torch.where(support.values >= largest.index_select(0, support.rows), support.cols, 1 << 62)
         first = torch.full_like(gold, 1 << 62).scatter_reduce_(0, support.rows, best, "amin")
         totals.correct += (first[hit] == gold[hit]).sum()
-    if totals.gold is not None:
+    if totals.gold is not None and totals.squares is not None:
         n = gold.shape[0]
         match = torch.where(support.cols == gold.index_select(0, support.rows), support.values, 0)
         totals.gold[rows] = match.new_zeros(n).index_add_(0, support.rows, match).to(totals.gold.dtype)

@@ -108,7 +108,8 @@ class Blocks:
             )
             for part in self.parts(n, d, DENSE_SHARE)
         ]
-        return Solution(top, *(torch.cat(parts) for parts in zip(*solved)), None)
+        width, total, mean = (torch.cat(parts) for parts in zip(*solved))
+        return Solution(top, width, total, mean, None)
 
     def fill(
         self, z: Tensor, epsilon: Epsilon, solution: Solution, out: Tensor, scale: Optional[Tensor] = None
@@ -129,7 +130,7 @@ class Blocks:
             out.view(-1)[rows * out.shape[1] + cols] = values
             return out
         factor = solution.total.reciprocal() if scale is None else scale / solution.total
-        for part in self.parts(*z.shape, DENSE_SHARE):
+        for part in self.parts(z.shape[0], z.shape[1], DENSE_SHARE):
             _fill_densely(
                 z[part],
                 rows_of(epsilon, part),
@@ -255,9 +256,14 @@ def _solve_gathered(
             number = torch.full_like(counts, -1).index_copy_(0, members, torch.arange(members.numel()))
             row = number.index_select(0, rows)
             entries = (row >= 0).nonzero().squeeze(-1)
-            mine = (part.index_select(0, entries) for part in (values, row, place))
-            of_rows = counts.index_select(0, members), rows_of(epsilon, members), start.index_select(0, members)
-            *solved, found_p = _solve_padded(*mine, *of_rows)
+            *solved, found_p = _solve_padded(
+                values.index_select(0, entries),
+                row.index_select(0, entries),
+                place.index_select(0, entries),
+                counts.index_select(0, members),
+                rows_of(epsilon, members),
+                start.index_select(0, members),
+            )
             p.index_copy_(0, entries, found_p)
             for whole, part in zip((width, total, mean), solved):
                 whole.index_copy_(0, members, part)

@@ -36,7 +36,9 @@ class Engine(Protocol):
     def entmax(self, scores: Tensor, alpha: Union[float, Tensor]) -> Optional[Tensor]:
         """Probabilities over the last dimension; a tensor alpha has shape ``(..., 1)``."""
 
-    def gradients(self, probs: Tensor, grad: Tensor, alpha: Union[float, Tensor]) -> Optional[tuple]:
+    def gradients(
+        self, probs: Tensor, grad: Tensor, alpha: Union[float, Tensor]
+    ) -> Optional[tuple[Tensor, Optional[Tensor]]]:
         """Gradients of scores and alpha (None for a number) from that of probabilities, over the last dimension."""
 
     def losses(
@@ -186,7 +188,7 @@ def can_read(x: Tensor) -> bool:
     return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
-def with_host_copy(x: Tensor, values: Union[Tensor, list]) -> Tensor:
+def with_host_copy(x: Tensor, values: Union[Tensor, list[int]]) -> Tensor:
     """Say what the values of ``x`` are, known on the CPU: who needs them need not wait for the device."""
     if x.device.type != "cpu":
         x.host_copy = torch.as_tensor(values)

@@ -13,7 +13,7 @@ nothing to read: there a NaN alpha, a tensor alpha below 1 or a slice of nothing
 from __future__ import annotations
 
 import math
-from typing import Optional, Union
+from typing import Any, Optional, Union, overload
 
 import torch
 from torch import Tensor
@@ -43,6 +43,12 @@ def solving_dtype(dtype: torch.dtype, alpha: Alpha) -> torch.dtype:
     return torch.float64 if above else working_dtype(dtype)
 
 
+@overload
+def check_alpha(alpha: float, name: str = ...) -> float: ...
+@overload
+def check_alpha(alpha: Tensor, name: str = ...) -> Tensor: ...
+@overload
+def check_alpha(alpha: Alpha, name: str = ...) -> Alpha: ...
 def check_alpha(alpha: Alpha, name: str = "alpha") -> Alpha:
     """Return ``alpha`` (an int becomes a float), or raise ValueError if it is not a number of at least 1."""
     if isinstance(alpha, Tensor):
@@ -129,7 +135,7 @@ def _ratios(x: Tensor, epsilon: Alpha, solver: str) -> Tensor:
         free = free_to_read(x)
         closed = isinstance(epsilon, float) and (epsilon == 1 or (epsilon == 0.5 and not free))
         solver = "sort" if closed and x.shape[-1] <= (solvers.NARROW if free else SORTED_WIDTH) else "newton"
-    if solver in ("sort", "topk"):
+    if solver in ("sort", "topk") and isinstance(epsilon, float):
         width = solvers.sort(s, epsilon, 64 if solver == "topk" else None)
     elif solver == "bisect":
         width = solvers.bisect(s, epsilon)
@@ -178,7 +184,8 @@ def entmax_backward(probs: Tensor, grad: Tensor, alpha: Alpha = 1.5, dim: int = 
     dtype = grad.dtype
     probs, grad = probs.to(working_dtype(probs.dtype)), grad.to(working_dtype(dtype))
     if not isinstance(alpha, Tensor) and alpha == 1 and probs.dtype == grad.dtype:
-        return torch.ops.aten._softmax_backward_data(grad, probs, dim, grad.dtype).to(dtype)
+        of_softmax: Tensor = torch.ops.aten._softmax_backward_data(grad, probs, dim, grad.dtype)
+        return of_softmax.to(dtype)
     s = _jacobian_weights(probs, alpha)
     return torch.sub(grad, (s * grad).sum(dim, True).div_(s.sum(dim, True))).mul_(s).to(dtype)
 
@@ -233,7 +240,7 @@ class _Entmax(torch.autograd.Function):
     """Scores in float32 or float64; a tensor alpha in their shape, with ``dim`` of size 1."""
 
     @staticmethod
-    def forward(ctx, scores, alpha, dim, solver):
+    def forward(ctx: Any, scores: Tensor, alpha: Alpha, dim: int, solver: str) -> Tensor:
         probs = entmax_forward(scores, alpha, dim, solver)
         if free_to_read(probs) and math.isnan(probs.sum().item()):  # the one sign of a slice with every score -inf
             check_mask(scores, dim)
@@ -244,7 +251,7 @@ class _Entmax(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: Tensor) -> tuple[Optional[Tensor], Optional[Tensor], None, None]:
         probs, *tensors = ctx.saved_tensors
         alpha = tensors[0].to(probs.dtype) if tensors else ctx.alpha
         found = _engine_gradients(probs, grad, alpha, ctx.dim)
@@ -288,7 +295,8 @@ def entmax(scores: Tensor, alpha: Alpha = 1.5, dim: int = -1, solver: str = "aut
         return entmax(scores.view(1), alpha, _dim_of_scalar(dim), solver).view(())
     if isinstance(alpha, Tensor):
         alpha = broadcast_alpha(alpha, scores.shape, dim)
-    return _Entmax.apply(scores.to(working_dtype(scores.dtype)), alpha, dim, solver).to(scores.dtype)
+    probs: Tensor = _Entmax.apply(scores.to(working_dtype(scores.dtype)), alpha, dim, solver)
+    return probs.to(scores.dtype)
 
 
 def _dim_of_scalar(dim: int) -> int:

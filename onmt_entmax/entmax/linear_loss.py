@@ -8,8 +8,9 @@ reference keeps the logits of all rows and leaves the gradients to autograd.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from typing import NamedTuple, Optional, Union
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple, Optional, Union
 
 import torch
 import torch.nn.functional as F
@@ -43,6 +44,10 @@ class LinearEntmaxLossOutput(NamedTuple):
     plain_loss: Tensor  # scalar: the summed loss without label smoothing
 
 
+# the same, before rows that were left out are put back
+_Found = tuple[Tensor, Tensor, Tensor, Optional[Tensor], Optional[Tensor], Tensor]
+
+
 class Gradient(NamedTuple):
     """The gradient of a block of logits: some rows sparse, the others dense.
 
@@ -61,14 +66,14 @@ class Gradient(NamedTuple):
 class Totals:
     """Sums and per-row statistics of rows with targets ``(n,)``, filled in block by block."""
 
-    def __init__(self, target: Tensor, dtype: torch.dtype, smoothing: float, entropy: float, statistics: bool):
+    def __init__(self, target: Tensor, dtype: torch.dtype, smoothing: float, entropy: float, statistics: bool) -> None:
         self.smoothing, self.entropy = smoothing, entropy
         self.loss = torch.zeros((), dtype=dtype, device=target.device)
         self.plain = self.loss.clone()
         self.correct = torch.zeros((), dtype=torch.int64, device=target.device)
         self.size = torch.zeros_like(target)
         self.gold = torch.zeros(target.shape, dtype=dtype, device=target.device) if statistics else None
-        self.squares = torch.zeros_like(self.gold) if statistics else None
+        self.squares = None if self.gold is None else torch.zeros_like(self.gold)
 
     def add(self, plain: Tensor, spread: Optional[Tensor], counted: Optional[Tensor] = None) -> None:
         """Add the losses of rows, all ``(n, 1)``.
@@ -128,7 +133,7 @@ def solve_at_once(
     rows = slice(start, start + n)
     totals.correct += correct.sum()
     totals.size[rows] = size.squeeze(-1)
-    if totals.gold is not None:
+    if totals.gold is not None and totals.squares is not None:
         gold_prob, squares = probs.gather(-1, gold), probs.square().sum(-1, True)
         if counted is not None:
             gold_prob, squares = gold_prob * counted, squares * counted
@@ -151,13 +156,24 @@ class _InBlocks(torch.autograd.Function):
     """The summed loss and the statistics of :class:`LinearEntmaxLossOutput`, the logits block by block."""
 
     @staticmethod
-    def forward(ctx, hidden, weight, bias, target, counted, alpha, smoothing, statistics, engine):
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Optional[Tensor],
+        target: Tensor,
+        counted: Optional[Tensor],
+        alpha: float,
+        smoothing: float,
+        statistics: bool,
+        engine: Any,
+    ) -> _Found:
         n, vocab = hidden.shape[0], weight.shape[0]
         dtype = working_dtype(hidden.dtype)
         wanted = ctx.needs_input_grad[:3]
-        entropy = smoothed_entropy(vocab, alpha, smoothing) if smoothing > 0 else 0.0
+        entropy = float(smoothed_entropy(vocab, alpha, smoothing)) if smoothing > 0 else 0.0
         totals = Totals(target, dtype, smoothing, entropy, statistics)
-        dense = [torch.zeros_like(hidden) if wanted[0] else None, None, None]
+        dense: list[Optional[Tensor]] = [torch.zeros_like(hidden) if wanted[0] else None, None, None]
         sparse = []  # (rows, cols, values) of the blocks that are multiplied sparsely, in backward
         solve = (engine and engine.logits_solver(n, hidden, weight, alpha)) or solve_at_once
         as_given = getattr(solve, "of_layer", False)  # logits in the layer's dtype
@@ -191,43 +207,54 @@ class _InBlocks(torch.autograd.Function):
         ctx.save_for_backward(hidden, weight, bias, *dense, *saved)
         extras = (totals.correct, totals.size, totals.gold, totals.squares, totals.plain)
         ctx.mark_non_differentiable(*[extra for extra in extras if extra is not None])
-        return (totals.loss, *extras)
+        return totals.loss, *extras
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad, *unused):
+    def backward(ctx: Any, grad: Tensor, *unused: Any) -> tuple[Optional[Tensor], ...]:
         hidden, weight, bias, *rest = ctx.saved_tensors
         dense, sparse = rest[:3], rest[3:]
         wanted = ctx.needs_input_grad[:3]
-        grads = [None] * 3
+        grads: list[Optional[Tensor]] = [None] * 3
         if sparse:
             grads = _multiply_sparsely(wanted, sparse, hidden, weight, grad, ctx.smoothing)
         for i, (like, want) in enumerate(zip((hidden, weight, bias), wanted)):
-            if dense[i] is not None:
-                grads[i] = _scaled(dense[i], grad, grads[i])
+            found = grads[i] if dense[i] is None else _scaled(dense[i], grad, grads[i])
             if want:
-                grads[i] = torch.zeros_like(like) if grads[i] is None else grads[i].to(like.dtype)
+                found = torch.zeros_like(like) if found is None else found.to(like.dtype)
+            grads[i] = found
         return (*grads, None, None, None, None, None, None)
 
 
-def _multiply_densely(dense, wanted, residual, hidden, weight, rows, dtype) -> None:
+def _multiply_densely(
+    dense: list[Optional[Tensor]],
+    wanted: Sequence[bool],
+    residual: Tensor,
+    hidden: Tensor,
+    weight: Tensor,
+    rows: Union[slice, Tensor],
+    dtype: torch.dtype,
+) -> None:
     """Add a block's part to the gradients of hidden states and weight, from that of the logits ``(n, V)``."""
     hidden = hidden[rows]
-    if wanted[0]:
+    of_hidden, of_weight, _ = dense
+    if of_hidden is not None:
         if isinstance(rows, slice):
-            torch.mm(residual, weight, out=dense[0][rows])
+            torch.mm(residual, weight, out=of_hidden[rows])
         else:
-            dense[0][rows] = torch.mm(residual, weight)
+            of_hidden[rows] = torch.mm(residual, weight)
     if wanted[1]:
-        if dense[1] is None:
-            dense[1] = torch.zeros(weight.shape, dtype=dtype, device=weight.device)
+        if of_weight is None:
+            dense[1] = of_weight = torch.zeros(weight.shape, dtype=dtype, device=weight.device)
         if dtype == residual.dtype:
-            dense[1].addmm_(residual.t(), hidden)
+            of_weight.addmm_(residual.t(), hidden)
         else:
-            dense[1] += residual.t() @ hidden
+            of_weight += residual.t() @ hidden
 
 
-def _multiply_sparsely(wanted, sparse, hidden, weight, grad, smoothing) -> list[Optional[Tensor]]:
+def _multiply_sparsely(
+    wanted: Sequence[bool], sparse: Sequence[Tensor], hidden: Tensor, weight: Tensor, grad: Tensor, smoothing: float
+) -> list[Optional[Tensor]]:
     """Gradients of hidden states, weight and bias by the blocks kept as non-zeros ``(rows, cols, values)``, by row."""
     rows, cols, values = sparse
     n, vocab = hidden.shape[0], weight.shape[0]
@@ -235,19 +262,19 @@ def _multiply_sparsely(wanted, sparse, hidden, weight, grad, smoothing) -> list[
     mine = values.new_zeros(n, 1).index_fill_(0, rows, 1).mul_(grad * (smoothing / vocab))  # (n, 1)
     grads: list[Optional[Tensor]] = [None] * 3
     if wanted[0]:
-        grads[0] = _bags(rows, cols, values, weight, n)
+        grads[0] = bags = _bags(rows, cols, values, weight, n)
         if smoothing > 0:
-            grads[0].addmm_(mine, weight.sum(0, keepdim=True), alpha=-1)
+            bags.addmm_(mine, weight.sum(0, keepdim=True), alpha=-1)
     if wanted[1]:
         cols, order = cols.sort()
         rows, values = rows[order], values[order]
-        grads[1] = _bags(cols, rows, values, hidden, vocab)
+        grads[1] = bags = _bags(cols, rows, values, hidden, vocab)
         if smoothing > 0:
-            grads[1].sub_(mine.t() @ hidden)
+            bags.sub_(mine.t() @ hidden)
     if wanted[2]:
-        grads[2] = values.new_zeros(vocab).index_add_(0, cols, values)
+        grads[2] = sums = values.new_zeros(vocab).index_add_(0, cols, values)
         if smoothing > 0:
-            grads[2].sub_(mine.sum())
+            sums.sub_(mine.sum())
     return grads
 
 
@@ -266,7 +293,16 @@ def _scaled(dense: Tensor, grad: Tensor, sparse: Tensor | None) -> Tensor:
     return (dense * grad).add_(sparse)
 
 
-def _at_once(hidden, weight, bias, target, counted, alpha, smoothing, statistics):
+def _at_once(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Optional[Tensor],
+    target: Tensor,
+    counted: Optional[Tensor],
+    alpha: float,
+    smoothing: float,
+    statistics: bool,
+) -> _Found:
     """What :class:`_InBlocks` returns, from the logits of all rows: the reference."""
     z = F.linear(hidden, weight, bias).to(working_dtype(hidden.dtype))  # (n, V)
     losses = entmax_loss(z, target, alpha, "none", NO_CLASS, smoothing)
@@ -274,15 +310,16 @@ def _at_once(hidden, weight, bias, target, counted, alpha, smoothing, statistics
         plain = losses if smoothing == 0 else entmax_loss(z, target, alpha, "none", NO_CLASS)
         probs, gold = entmax_forward(z, alpha), target.unsqueeze(-1)
         correct = z.argmax(-1) == target
-        per_row = [_support_size(probs, alpha), probs.gather(-1, gold), probs.square().sum(-1, True)]
-        per_row = [value.squeeze(-1) for value in (per_row if statistics else per_row[:1])] + [None] * 2
+        size = _support_size(probs, alpha).squeeze(-1)
+        gold_prob = probs.gather(-1, gold).squeeze(-1) if statistics else None
+        squares = probs.square().sum(-1) if statistics else None
         if counted is not None:
             kept = counted.squeeze(-1)
-            correct, plain = correct & kept, torch.where(kept, plain, 0)
-            per_row = [None if value is None else value * kept for value in per_row]
+            correct, plain, size = correct & kept, torch.where(kept, plain, 0), size * kept
+            gold_prob, squares = (None if value is None else value * kept for value in (gold_prob, squares))
     if counted is not None:
         losses = torch.where(counted.squeeze(-1), losses, 0)
-    return (losses.sum(), correct.sum(), *per_row[:3], plain.detach().sum())
+    return losses.sum(), correct.sum(), size, gold_prob, squares, plain.detach().sum()
 
 
 def autocast_dtype(device: str) -> torch.dtype | None:
@@ -296,7 +333,7 @@ def autocast_dtype(device: str) -> torch.dtype | None:
     return torch.get_autocast_cpu_dtype() if device == "cpu" and torch.is_autocast_cpu_enabled() else None
 
 
-def without_autocast(device: str):
+def without_autocast(device: str) -> AbstractContextManager[Any]:
     """A context in which autocast is off on this kind of device."""
     return nullcontext() if device == "meta" else torch.autocast(device, enabled=False)
 
@@ -348,25 +385,28 @@ def linear_entmax_loss(
     if low is not None:
         hidden, weight = hidden.to(low), weight.to(low)
         bias = None if bias is None else bias.to(low)
-    n, counted = target.shape[0], target != ignore_index
-    index = None
+    n, counts = target.shape[0], target != ignore_index
+    index: Optional[Tensor] = None
+    counted: Optional[Tensor] = None
+    count: Union[int, Tensor] = n
     if free_to_read(target):  # ignored rows are left out
-        index = counted.nonzero().squeeze(-1)
-        count, counted = index.numel(), None
+        index = counts.nonzero().squeeze(-1)
+        count = index.numel()
         if count == n:
             index = None
         else:
             hidden, target = hidden.index_select(0, index), target.index_select(0, index)
     else:  # the host would have to wait to know which: they are computed, as rows of zeros, and then left out
-        count, counted = counted.sum(), counted.unsqueeze(-1)
-        hidden, target = torch.where(counted, hidden, 0), torch.where(counted.squeeze(-1), target, 0)
+        count, counted = counts.sum(), counts.unsqueeze(-1)
+        hidden, target = torch.where(counted, hidden, 0), torch.where(counts, target, 0)
     engine = engine_for(hidden)
     with without_autocast(device):
         if is_reference():
             found = _at_once(hidden, weight, bias, target, counted, alpha, label_smoothing, statistics)
         else:
             found = _InBlocks.apply(hidden, weight, bias, target, counted, alpha, label_smoothing, statistics, engine)
-    loss, correct, *per_row, plain = found
+    loss, correct, size, gold, squares, plain = found
     if index is not None:
-        per_row = [None if v is None else v.new_zeros(n).index_copy_(0, index, v) for v in per_row]
-    return LinearEntmaxLossOutput(loss if reduction == "sum" else loss / count, correct, *per_row, plain)
+        size = size.new_zeros(n).index_copy_(0, index, size)
+        gold, squares = (None if v is None else v.new_zeros(n).index_copy_(0, index, v) for v in (gold, squares))
+    return LinearEntmaxLossOutput(loss if reduction == "sum" else loss / count, correct, size, gold, squares, plain)

@@ -9,7 +9,7 @@ alpha = 1 is the cross-entropy.
 from __future__ import annotations
 
 import math
-from typing import Optional
+from typing import Any, Optional
 
 import torch
 import torch.nn.functional as F
@@ -51,7 +51,8 @@ def smoothed_entropy(d: int, alpha: Alpha, smoothing: float) -> Alpha:
             return 0.0
         rest = smoothing / d
         gold = 1 - smoothing + rest
-        return (gold * (1 - gold ** (alpha - 1)) + (d - 1) * rest * (1 - rest ** (alpha - 1))) / (alpha * (alpha - 1))
+        powers: float = gold * (1 - gold ** (alpha - 1)) + (d - 1) * rest * (1 - rest ** (alpha - 1))
+        return powers / (alpha * (alpha - 1))
     target, count = _smoothed_target(d, alpha, smoothing)
     u, epsilon = -target.log(), alpha - 1
     safe = torch.where(epsilon > 0, epsilon, 1)
@@ -124,35 +125,35 @@ class _EntmaxLoss(torch.autograd.Function):
     """Losses of rows, shape (n,), 0 where the target is ignored: the reference. Scores in float32 or float64."""
 
     @staticmethod
-    def forward(ctx, scores, target, alpha, ignore_index, smoothing):
+    def forward(ctx: Any, scores: Tensor, target: Tensor, alpha: Alpha, ignore_index: int, smoothing: float) -> Tensor:
         d = scores.shape[1]
-        learned = isinstance(alpha, Tensor)
         z = scores.to(solving_dtype(scores.dtype, alpha))
         x = z - z.amax(-1, True)
-        a = alpha.to(z.dtype) if learned else alpha
+        a = alpha.to(z.dtype) if isinstance(alpha, Tensor) else alpha
         probs, total = solve_rows(x, a)
         counted = (target != ignore_index).unsqueeze(-1)
         gold = torch.where(counted, target.unsqueeze(-1), 0)
         mean = torch.where(probs > 0, probs * x, 0).sum(-1, True)
         loss = conjugate(mean, total, a - 1) - (1 - smoothing) * x.gather(-1, gold)
-        grad_alpha = entropy_slope(probs, a) if learned and ctx.needs_input_grad[2] else None
+        learned = a if isinstance(a, Tensor) and ctx.needs_input_grad[2] else None
+        grad_alpha = None if learned is None else entropy_slope(probs, learned)
         if smoothing > 0:
             loss = loss - smoothing / d * x.sum(-1, True) - smoothed_entropy(d, a, smoothing)
-            if grad_alpha is not None:
-                grad_alpha = grad_alpha - smoothed_entropy_slope(d, a, smoothing)
+            if grad_alpha is not None and learned is not None:
+                grad_alpha = grad_alpha - smoothed_entropy_slope(d, learned, smoothing)
             probs = probs - smoothing / d
         residual = None
         if ctx.needs_input_grad[0]:
             residual = probs.scatter_add(-1, gold, torch.full_like(total, smoothing - 1))
             residual = torch.where(counted, residual, 0).to(scores.dtype)
-        if grad_alpha is not None:
+        if grad_alpha is not None and isinstance(alpha, Tensor):
             grad_alpha = torch.where(counted, grad_alpha, 0).to(alpha.dtype)
         ctx.save_for_backward(residual, grad_alpha)
         return torch.where(counted, loss, 0).squeeze(-1).to(scores.dtype)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: Tensor) -> tuple[Optional[Tensor], None, Optional[Tensor], None, None]:
         residual, grad_alpha = ctx.saved_tensors
         grad = grad.unsqueeze(-1)
         grad_scores = None if residual is None else residual * grad

@@ -165,7 +165,8 @@ def newton(
         if check_every == 1 and not powers:
             first = 3 if start is None and s.numel() < SMALL else 0
         checks = range(first, plain, check_every) if plain else range(0)
-    high = low = None
+    high: Optional[Tensor] = None
+    low: Optional[Tensor] = None
     for step in range(plain + bracketed):
         norm, tangent = norm_and_step(s, epsilon, width, out, powers)
         if step < plain:
@@ -174,7 +175,7 @@ def newton(
             width = tangent
             continue
         step -= plain
-        if high is None:
+        if high is None or low is None:
             high, low = torch.ones_like(width), lowest_width(s, epsilon)
         settled = ~_moves(norm, limit, width, tangent, convex if check_every else False)
         settled |= high - low <= 2 * torch.finfo(s.dtype).eps * high  # where h jumps, its norm may never be 1

@@ -7,7 +7,7 @@ on a CPU only (``TRITON_INTERPRET=1``), not on a GPU so far.
 from __future__ import annotations
 
 import os
-from typing import Optional
+from typing import Any, Optional
 
 import torch
 import triton
@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from onmt_entmax.entmax import triton_kernels as kernels
 from onmt_entmax.entmax.engine import KINDS, VARIABLE, asked_engine, say_once
 from onmt_entmax.entmax.functional import Alpha
-from onmt_entmax.entmax.linear_loss import Gradient
+from onmt_entmax.entmax.linear_loss import Gradient, Totals
 from onmt_entmax.entmax.losses import smoothed_entropy
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -42,7 +42,7 @@ class Gpu:
             return None
         z = scores.contiguous()
         probs = torch.empty_like(z)
-        if d > WIDEST:
+        if d > WIDEST and not isinstance(alpha, Tensor):
             _launch_rows(z.view(-1, d), probs, alpha)
             return probs
         number, alphas, kind = _alphas(alpha)
@@ -74,7 +74,8 @@ class Gpu:
     ) -> Optional[Tensor]:
         if scores.numel() == 0 or isinstance(alpha, Tensor) or not self._knows(scores.shape[-1], alpha):
             return None
-        return _Losses.apply(scores, target, alpha, ignore_index, smoothing)
+        losses: Tensor = _Losses.apply(scores, target, alpha, ignore_index, smoothing)
+        return losses
 
     def logits_solver(self, rows: int, hidden: Tensor, weight: Tensor, alpha: float) -> Optional[LogitsSolver]:
         return LogitsSolver() if weight.shape[0] > 0 and self._knows(weight.shape[0], alpha) else None
@@ -106,12 +107,22 @@ class LogitsSolver:
 
     of_layer = True
 
-    def __call__(self, logits, target, counted, alpha, smoothing, totals, start, differentiate) -> Optional[Gradient]:
+    def __call__(
+        self,
+        logits: Tensor,
+        target: Tensor,
+        counted: Optional[Tensor],
+        alpha: float,
+        smoothing: float,
+        totals: Totals,
+        start: int,
+        differentiate: bool,
+    ) -> Optional[Gradient]:
         n = logits.shape[0]
         rows = slice(start, start + n)
         sums = _Sums(logits, n)
         sums.sizes = totals.size[rows]
-        if totals.gold is not None:
+        if totals.gold is not None and totals.squares is not None:
             sums.golds, sums.squares = totals.gold[rows], totals.squares[rows]
         _launch_rows(logits, logits if differentiate else None, alpha, smoothing, target, counted, sums)
         spread = sums.spreads.unsqueeze(-1) if smoothing > 0 else None
@@ -127,22 +138,23 @@ class _Sums:
     def __init__(self, logits: Tensor, n: int) -> None:
         self.losses, self.spreads = logits.new_empty(2, n, dtype=torch.float32)
         self.hits = logits.new_empty(n, dtype=torch.int32)
-        self.sizes = None
-        self.golds = self.squares = None
+        self.sizes: Optional[Tensor] = None
+        self.golds: Optional[Tensor] = None
+        self.squares: Optional[Tensor] = None
 
 
 class _Losses(torch.autograd.Function):
     """Losses ``(n,)`` of scores ``(n, d)``; their gradient is computed with them."""
 
     @staticmethod
-    def forward(ctx, scores, target, alpha, ignore_index, smoothing):
+    def forward(ctx: Any, scores: Tensor, target: Tensor, alpha: float, ignore_index: int, smoothing: float) -> Tensor:
         n, d = scores.shape
         scores = scores.contiguous()
         out = torch.empty_like(scores) if ctx.needs_input_grad[0] else None
         sums, counted = _Sums(scores, n), target != ignore_index
         _launch_rows(scores, out, alpha, smoothing, target, counted, sums)
         ctx.save_for_backward(out)
-        losses = sums.losses
+        losses: Tensor = sums.losses
         if smoothing > 0:
             smoothed = losses + smoothing * sums.spreads - smoothed_entropy(d, alpha, smoothing)
             losses = torch.where(counted, smoothed, 0)
@@ -150,7 +162,7 @@ class _Losses(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: Tensor) -> tuple[Optional[Tensor], None, None, None, None]:
         (out,) = ctx.saved_tensors
         return None if out is None else out * grad.unsqueeze(-1), None, None, None, None
 
