@@ -152,7 +152,8 @@ def possible_words(
             words[text] = Word(text, known.prob + prob, best, max(prob, known.best))
 
     while heap and expanded < EXPANSIONS:
-        taken, least = [], bound()
+        taken: list[Any] = []
+        least = bound()
         while heap and len(taken) < TOGETHER and math.exp(-heap[0][0]) > least:
             taken.append(heapq.heappop(heap))
         if not taken:

@@ -110,7 +110,7 @@ class TransformerSteps:
     def _layers(self, places: int) -> list[Tensor]:
         return [keys.new_empty(places, 2, keys.size(1), keys.size(3)) for keys, _ in self.context]
 
-    def _advance(self, tokens: Tensor, numbers: Tensor, placed: tuple) -> tuple[Tensor, Tensor, Tensor]:
+    def _advance(self, tokens: Tensor, numbers: Tensor, placed: tuple) -> tuple[Tensor, Tensor, Tensor | None]:
         """One token for each row.
 
         Args:
