@@ -30,7 +30,10 @@ FIGURES = {
     "alpha-grid": ("accuracy against one alpha (Fig. 4)", "metrics files"),
     "training-speed": ("accuracy against time (Fig. 6)", "metrics files"),
     "learning-curves": ("loss, accuracy, support sizes by step", "metrics files"),
-    "heads": ("learned alphas, densities and divergence of a Transformer's heads", "metrics files"),
+    "heads": (
+        "learned alphas, densities and divergence of a Transformer's heads",
+        "metrics files, or output of `heads`",
+    ),
     "trust": ("reliability diagram, risk-coverage curve", "results of `evaluate --certificates --json`, one per model"),
     "search": ("scores over beam sizes and of exact search", "results of `evaluate search --json`, one per model"),
     "support-histogram": ("how often how many non-zeros", "output of `force`, one per model"),

@@ -29,6 +29,7 @@ KINDS = {
     "trace": ("search trees of `onmt_entmax trace`", "`figure beam` and `figure attention`"),
     "forced": ("forced decodings of `onmt_entmax force`", "`figure forced`, `support-histogram` and `attention`"),
     "attention": ("attention weights of `onmt_translate -attention` or `heads --weights`", "`figure attention`"),
+    "heads": ("measures of `onmt_entmax heads --output`", "`figure heads`"),
 }  # fmt: skip
 EXAMPLES = ("trace", "certificate", "forced", "attention")
 
@@ -45,6 +46,8 @@ def kind(record: dict[str, Any]) -> Optional[str]:
         return "search"
     if "target_types" in record and "signature" in record:
         return "sparsity"
+    if "heads" in record and "signature" in record:
+        return "heads"
     if "line" in record and "hypotheses" in record:
         if "tree" in record:
             return "trace"

@@ -133,8 +133,8 @@ def _read(run: RunFiles, path: Path) -> bool:
         objects[what][path] = read_object(path)
     elif what in examples:
         examples[what][path] = read_examples(path)
-    elif what == "search":
-        run.notices.append(f"{path.name} is not shown here: `onmt_entmax figure search` draws it.")
+    elif what in ("search", "heads"):
+        run.notices.append(f"{path.name} is not shown here: `onmt_entmax figure {what}` draws it.")
     return what is not None
 
 

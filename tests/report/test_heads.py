@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from onmt_entmax.cli import main
 from onmt_entmax.errors import UserError
-from onmt_entmax.report.figures.heads import heads_figure, trajectories
+from onmt_entmax.report.figures.heads import heads_figure, heads_of, read_heads, trajectories
 from onmt_entmax.report.metrics import read_metrics
 from tests.report.samples import PLACES, write_heads
 
@@ -32,6 +34,33 @@ def test_runs_without_heads_are_refused_or_left_out(tmp_path, capsys):
         heads_figure({"": [read_metrics(tmp_path / "lstm.jsonl")]})
     words = ["figure", "heads", "--input", str(tmp_path / "lstm.jsonl"), "--output", str(tmp_path / "a.svg")]
     assert main(words) == 2 and "written by Transformers" in capsys.readouterr().err
+
+
+def test_measures_of_the_command_are_drawn_too(tmp_path, capsys):
+    heads = [
+        {
+            "attention": place,
+            "layer": layer,
+            "head": head,
+            "alpha": 1.5,
+            "density": head / 4,
+            "jensen_shannon": layer / 4,
+        }
+        for place in PLACES
+        for layer in (1, 2)
+        for head in (1, 2)
+    ]
+    path = tmp_path / "heads.json"
+    path.write_text(json.dumps({"heads": heads, "models": ["m"], "signature": "heads|lines:1"}), encoding="utf-8")
+    run = read_heads(path)
+    assert heads_of(run)[PLACES[2]] == {
+        "alpha": [[1.5, 1.5]] * 2,
+        "density": [[0.25, 0.5]] * 2,
+        "jensen_shannon": [0.25, 0.5],
+    }
+    assert len(heads_figure({"": [run]}).subfigs) == 2  # nothing moves
+    words = ["figure", "heads", "--input", str(path), "--output", str(tmp_path / "a.svg")]
+    assert main(words) == 0 and "heads|lines:1" in capsys.readouterr().out
 
 
 def test_the_report_shows_heads(tmp_path):

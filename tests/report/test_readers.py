@@ -50,8 +50,8 @@ def test_kinds():
     result = samples.inflection_result(1.0, "1/1", "1")
     metrics = samples.metrics_rows(1, 1, 9)[0]
     objects = [samples.draw(), trace, samples.TREE_OF_LIFE, metrics, result, ATTENTION, BEST, {"a": 1}]
-    objects.append(samples.search_result([1, 2, 3], "1/1"))
-    kinds = ["certificate", "trace", "forced", "metrics", "result", "attention", "best", None, "search"]
+    objects += [samples.search_result([1, 2, 3], "1/1"), {"heads": [], "signature": "heads|lines:0"}]
+    kinds = ["certificate", "trace", "forced", "metrics", "result", "attention", "best", None, "search", "heads"]
     assert [kind(each) for each in objects] == kinds
     assert set(kinds) - {None} == set(KINDS) - {"sparsity"}
 
@@ -61,7 +61,7 @@ def test_another_kind_of_file_is_named_with_what_reads_it(tmp_path):
     with pytest.raises(UserError, match=r"m_metrics\.jsonl holds a metrics file of `onmt_train`, for `table 3` and"):
         read_examples(path)
     path = samples.write_lines(tmp_path / "a.jsonl", [ATTENTION])
-    wanted = r"holds attention weights of `onmt_translate -attention`, for `figure attention`\. Needed: certificates"
+    wanted = r"holds attention weights of `onmt_translate -attention` or .*, for `figure attention`\. Needed: cert"
     with pytest.raises(UserError, match=wanted):
         read_examples(path, ("certificate",))
     with pytest.raises(UserError, match="is no file of ours that fits here. Needed: search trees"):

@@ -13,7 +13,7 @@ from onmt_entmax.errors import UserError
 from onmt_entmax.files import sha256
 from onmt_entmax.report.figures import plots, style
 from onmt_entmax.report.figures.attention import attention_figure, heat_map_of
-from onmt_entmax.report.figures.heads import heads_figure
+from onmt_entmax.report.figures.heads import heads_figure, read_heads
 from onmt_entmax.report.figures.search import search_figure
 from onmt_entmax.report.figures.trees import beam_figure, forced_figure
 from onmt_entmax.report.figures.trust import sentences, trust_figure, trusts_of
@@ -105,14 +105,20 @@ def _search(options: Namespace) -> Drawing:
     return Drawing(figure, [result["signature"] for result in results], proven)
 
 
+def _heads(options: Namespace) -> Drawing:
+    runs = [read_heads(path) for path in options.input]
+    # what `onmt_entmax heads` wrote knows no alphas of a run
+    measured = any("alpha_output" not in run.rows[-1] for run in runs)
+    groups = plots.group(runs, options.labels or (_names(options.input) if measured else None))
+    return Drawing(heads_figure(groups, _page(options)), [run.signature for run in runs])
+
+
 def _runs(options: Namespace) -> Drawing:
     """A figure of metrics files; runs of one label are drawn alike."""
     runs = [read_metrics(path) for path in options.input]
     different = plots.differing_fields(runs)
     if options.name == "alpha-grid":
         figure = plots.alpha_grid(runs, options.fixed, _page(options))
-    elif options.name == "heads":
-        figure = heads_figure(plots.group(runs, options.labels), _page(options))
     elif options.name == "training-speed":
         figure = plots.training_speed(plots.group(runs, options.labels), options.width or style.COLUMN)
     else:
@@ -158,4 +164,5 @@ _DRAW: dict[str, Callable[[Namespace], Drawing]] = {
     "support-histogram": _support_histogram,
     "trust": _trust,
     "search": _search,
+    "heads": _heads,
 }

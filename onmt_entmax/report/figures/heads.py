@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -11,7 +12,8 @@ from matplotlib.ticker import MaxNLocator
 from onmt_entmax.errors import UserError
 from onmt_entmax.report.figures import style
 from onmt_entmax.report.figures.canvas import families
-from onmt_entmax.report.metrics import Metrics
+from onmt_entmax.report.metrics import Metrics, read_metrics
+from onmt_entmax.report.readers import kind, read_objects, wrong_kind
 
 PLACES = {
     "encoder_self_attention": "Encoder",
@@ -19,6 +21,29 @@ PLACES = {
     "context_attention": "Decoder, source",
 }
 BINS = 10  # of densities
+
+
+def read_heads(path: Path) -> Metrics:
+    """Read what a run's validations, or ``onmt_entmax heads`` of one model, say of heads.
+
+    Raises:
+        UserError: another kind of file, or one that breaks the format.
+    """
+    first = read_objects(path, may_be_cut=True)[0]
+    if kind(first) == "metrics":
+        return read_metrics(path)
+    if kind(first) != "heads":
+        raise wrong_kind(path, kind(first), ["metrics", "heads"])
+    found: dict[str, Any] = {}
+    for one in first["heads"]:
+        own = found.setdefault(one["attention"], {"alpha": [], "density": [], "jensen_shannon": []})
+        if one["head"] == 1:
+            own["alpha"].append([])
+            own["density"].append([])
+            own["jensen_shannon"].append(one["jensen_shannon"])
+        own["alpha"][-1].append(one["alpha"])
+        own["density"][-1].append(one["density"])
+    return Metrics(path, [{"step": 0, "accuracy": 0.0, "heads": found, "signature": first["signature"]}])
 
 
 def heads_of(run: Metrics) -> dict[str, Any]:
