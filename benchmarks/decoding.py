@@ -87,7 +87,8 @@ def main() -> int:
         certificates = Path(folder) / "exact.jsonl"
 
         def words(model: str, *more: str) -> list[str]:
-            return ["-model", model, "-src", str(source), "-output", os.devnull, *COMMON, *more]
+            where = ["-gpu", "0"] if args.device.startswith("cuda") else []
+            return ["-model", model, "-src", str(source), "-output", os.devnull, *COMMON, *where, *more]
 
         sides = {
             "stock softmax": (words(args.softmax), True),
@@ -103,8 +104,9 @@ def main() -> int:
         median = {name: statistics.median(values) for name, values in times.items()}
         seconds(words(args.entmax, "-search", "exact", "-certificates", str(certificates)), args.threads)
         open_lines, count = optimal_lines(certificates)
+    per_second = {"sentences_per_second": count / median["our 1.5"]}
     rows = [
-        row("1.5-entmax, beam 5", "stock, softmax", 2.0, median["our 1.5"], median["stock softmax"]),
+        row("1.5-entmax, beam 5", "stock, softmax", 2.0, median["our 1.5"], median["stock softmax"], **per_second),
         row("softmax, beam 5", "stock, softmax", 1.2, median["our softmax"], median["stock softmax"]),
         row("1.5-entmax with certificates", "without", 0.97, median["certificates"], median["our 1.5"]),
         row(

@@ -20,6 +20,11 @@ try:
 except ImportError:
     public = None
 
+try:
+    from liger_kernel.ops import LigerSparsemaxFunction
+except ImportError:
+    LigerSparsemaxFunction = None
+
 # Standard deviation of the scores: the same support takes a larger one at a smaller alpha.
 REGIMES = {
     1.5: {"flat": 0.01, "middling": 0.25, "peaked": 1.5},
@@ -107,6 +112,23 @@ def attention_of(d: int, args: argparse.Namespace, device: torch.device) -> list
     ]
 
 
+def sparsemax_of(n: int, d: int, args: argparse.Namespace, device: torch.device) -> list[dict[str, object]]:
+    """Sparsemax of ``(n, d)`` scores, forward and backward, against Liger's Triton kernels on a GPU."""
+    if LigerSparsemaxFunction is None or device.type != "cuda":
+        return []
+    scores = torch.randn(n, d, device=device).requires_grad_()
+    grad = torch.randn(n, d, device=device)
+    times = alternate(
+        {
+            "ours": lambda: torch.autograd.grad(entmax(scores, 2.0), scores, grad),
+            "liger": lambda: torch.autograd.grad(LigerSparsemaxFunction.apply(scores, -1), scores, grad),
+        },
+        device,
+        args.repeats,
+    )
+    return [row(f"sparsemax {n} x {d}", "Liger", 1.0, times["ours"], times["liger"])]
+
+
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -118,6 +140,7 @@ def main() -> None:
     for alpha, regimes in REGIMES.items():
         for regime in regimes:
             rows += losses_of(alpha, regime, n, d, args, device)
+    rows += sparsemax_of(n, d, args, device)
     for length in (12, 60) if args.quick else (12, 30, 60):
         rows += attention_of(length, args, device)
     report(rows, args, f"mapping|rows:{n}x{d}")

@@ -38,6 +38,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from onmt_entmax.engines.cpu.products import CHOICES, choose, products
 from onmt_entmax.entmax import entmax
+from onmt_entmax.entmax.engine import with_host_copy
 from onmt_entmax.files import read_lines, split_tokens
 from onmt_entmax.plugin.modules import Encoder, InputFeedDecoder
 from onmt_entmax.plugin.train.losses import EntmaxLossCompute, StockLossCompute
@@ -77,9 +78,15 @@ def batches_of(task: dict, count: int, device: torch.device) -> list[tuple[dict[
         tgt[:, 0] = BOS
         tgt[:, 1:-1] = torch.where(inside, (tokens * 7 + 3) % vocab + FIRST, PAD)
         tgt.scatter_(1, lengths.unsqueeze(1) + 1, EOS)
-        batch = {"src": src.unsqueeze(-1), "srclen": lengths, "tgt": tgt.unsqueeze(-1)}
-        found.append(({name: value.to(device) for name, value in batch.items()}, 0))
+        found.append((on_device({"src": src.unsqueeze(-1), "srclen": lengths, "tgt": tgt.unsqueeze(-1)}, device), 0))
     return found
+
+
+def on_device(batch: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    """A batch on the device; the lengths stay known on the host, as in our training data."""
+    moved = {name: value.to(device) for name, value in batch.items()}
+    with_host_copy(moved["srclen"], batch["srclen"])
+    return moved
 
 
 def real_batches(task: dict, prefix: str, count: int, device: torch.device) -> list[tuple[dict[str, Tensor], int]]:
@@ -275,7 +282,7 @@ def pack(blocks: list[list]) -> bytes:
 
 def unpack(packed: bytes, device: torch.device) -> list[list]:
     """What :func:`pack` was given, on the device."""
-    return [[(batch, 0) for batch in block] for block in torch.load(io.BytesIO(packed), device)]
+    return [[(on_device(batch, device), 0) for batch in block] for block in torch.load(io.BytesIO(packed))]
 
 
 def compare(name: str, task: dict, args: argparse.Namespace, checkpoints: dict[float, str]) -> list[dict[str, object]]:

@@ -48,7 +48,7 @@ def test_on_a_gpu_with_and_without_triton(monkeypatch, no_triton):
     )
     engines._choice.cache_clear()
     monkeypatch.setattr(engines, "why_not_gpu", lambda device, dtype: None)
-    assert engines.describe("cuda") == "gpu (float32 on cuda, mappings by Triton)"
+    assert engines.describe("cuda") == "gpu (float32 on cuda, kernels by Triton)"
     assert engines.name("cpu") == "cpu"
 
 
