@@ -72,7 +72,7 @@ class Gpu:
     def losses(
         self, scores: Tensor, target: Tensor, alpha: Alpha, ignore_index: int, smoothing: float
     ) -> Optional[Tensor]:
-        if scores.numel() == 0 or isinstance(alpha, Tensor) or not self._knows(scores.shape[-1], alpha):
+        if scores.numel() == 0 or not self._knows(scores.shape[-1], alpha, loss=True):
             return None
         losses: Tensor = _Losses.apply(scores, target, alpha, ignore_index, smoothing)
         return losses
@@ -80,17 +80,16 @@ class Gpu:
     def logits_solver(self, rows: int, hidden: Tensor, weight: Tensor, alpha: float) -> Optional[LogitsSolver]:
         return LogitsSolver() if weight.shape[0] > 0 and self._knows(weight.shape[0], alpha) else None
 
-    def _knows(self, d: int, alpha: Alpha) -> bool:
-        """Whether there is a kernel for rows of d entries; an alpha that it does not know is an error if asked for."""
+    def _knows(self, d: int, alpha: Alpha, loss: bool = False) -> bool:
+        """Whether there is a kernel for rows of d entries; what it does not know is an error if asked for."""
         if isinstance(alpha, Tensor):
-            if d > WIDEST:
-                say_once(
-                    f"The reference computes entmax, not Triton, for tensors of alphas and more than {WIDEST} entries."
-                )
-            return d <= WIDEST
-        if alpha <= HIGHEST:
+            if d <= WIDEST and not loss:
+                return True
+            reason = f"its kernels know tensors of alphas for mappings of up to {WIDEST} entries only"
+        elif alpha <= HIGHEST:
             return True
-        reason = f"its kernels know alphas up to {HIGHEST}, and this one is {alpha:g}"
+        else:
+            reason = f"its kernels know alphas up to {HIGHEST}, and this one is {alpha:g}"
         if asked_engine() != "auto":
             raise ValueError(f"Invalid setting for `{VARIABLE}`: {self.name}. It cannot compute this: {reason}.")
         say_once(f"The reference computes entmax, not Triton: {reason}.")

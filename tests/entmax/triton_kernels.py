@@ -23,7 +23,7 @@ from onmt_entmax.entmax import (
     log_entmax,
 )
 from onmt_entmax.entmax import triton as kernels
-from onmt_entmax.entmax.engine import engine_for, using
+from onmt_entmax.entmax.engine import engine_for, say_once, using
 from onmt_entmax.entmax.linear_loss import Totals, solve_at_once
 from onmt_entmax.entmax.losses import smoothed_entropy
 
@@ -250,15 +250,27 @@ def test_wide_rows_of_their_true_size():
     torch.testing.assert_close(log_entmax(z.float(), 1.5), probs.log())
 
 
-def test_what_has_no_kernel_the_reference_computes():
-    wide, alpha = random(2, 1025).float(), tensor([[1.3], [1.6]])
-    with using("reference"):
-        expected = entmax(wide, alpha)
-    assert torch.equal(entmax(wide, alpha), expected)
-    z, target = random(2, 5).float(), tensor([0, 1])
-    with using("reference"):
-        loss = entmax_loss(z, target, tensor([1.3, 1.6]).unsqueeze(1))
-    assert torch.equal(entmax_loss(z, target, tensor([1.3, 1.6]).unsqueeze(1)), loss)
+def test_what_has_no_kernel_the_reference_computes(monkeypatch, caplog):
+    """With ``auto`` it says so in the log; where the engine was asked for, it is an error."""
+    alpha, target = tensor([[1.3], [1.6]]), tensor([0, 1])
+    reason = "its kernels know tensors of alphas for mappings of up to 1024 entries only"
+    for compute in (
+        lambda: entmax(random(2, 1025).float(), alpha),
+        lambda: entmax_loss(random(2, 5).float(), target, alpha),
+    ):
+        with using("reference"):
+            expected = compute()
+        with pytest.raises(ValueError, match=rf"^Invalid setting for `ONMT_ENTMAX_ENGINE`: gpu\. .*: {reason}\.$"):
+            compute()
+        say_once.cache_clear()
+        caplog.clear()
+        monkeypatch.setattr(kernels, "asked_engine", lambda: "auto")
+        with caplog.at_level("INFO", "onmt.entmax"):
+            assert torch.equal(compute(), expected)
+        assert [record.getMessage() for record in caplog.records] == [
+            f"The reference computes entmax, not Triton: {reason}."
+        ]
+        monkeypatch.setattr(kernels, "asked_engine", lambda: "gpu")
 
 
 def test_what_it_does_not_know_is_an_error_of_one_line():
