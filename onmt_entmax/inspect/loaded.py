@@ -202,10 +202,10 @@ class Loaded:
         listed = len(result.hypotheses)
         del result.hypotheses[LIMITS["hypotheses"] :]
         record = certificate_record(result, 1, models.token)
-        for entry, hypothesis in zip(record["hypotheses"], result.hypotheses):
+        for number, (entry, hypothesis) in enumerate(zip(record["hypotheses"], result.hypotheses)):
             entry["tokens"][: len(prefix)] = prefix[: len(entry["tokens"])]
             entry["text"] = self.texts.text(entry["tokens"])
-            entry["attention"] = attention_rows(hypothesis, len(source))
+            entry["attention"] = attention_rows(hypothesis, len(source)) if number < LIMITS["beam_size"] else None
         name = certificate_class(record)
         return {
             **record,

@@ -15,6 +15,7 @@ from onmt_entmax.inspect.loaded import Loaded
 from onmt_entmax.plugin.models import float32_products
 
 THREADS = 8
+MOST_BYTES = 1 << 20  # of a request that is read at all; less than that is refused in words
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -65,7 +66,9 @@ def serve(
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
     address += f"?token={quote(token, safe='')}" if token else ""
     with float32_products(False):
-        server = create_server(make_app(loaded, host, port, token), sockets=[listening], threads=THREADS, ident=None)
+        app = make_app(loaded, host, port, token)
+        settings = {"threads": THREADS, "ident": None, "max_request_body_size": MOST_BYTES}
+        server = create_server(app, sockets=[listening], **settings)
         print(f"{', '.join(one.name for one in loaded)}: {address}  (Ctrl-C ends)", flush=True)
         if open_browser is not None:
             open_browser(address)
