@@ -57,6 +57,7 @@ for name in softmax entmax15; do
 done
 trap - EXIT INT TERM
 
+TRAINED=${STEPS:-$(sed -n 's/^train_steps: *//p' configs/quickstart.yaml)}
 evaluate() { # name, alpha
   ln -sf model_best.pt "$RUN/$1/model.pt"  # the best validation accuracy, as in the paper
   onmt_translate -model "$RUN/$1/model.pt" -src "$RUN/data/test.src" -output "$RUN/$1/test.pred" -beam_size 5 \
@@ -64,7 +65,8 @@ evaluate() { # name, alpha
   onmt_entmax sparsity --model "$RUN/$1/model.pt" --src "$RUN/data/dev.src" --tgt "$RUN/data/dev.tgt" \
     --output "$RUN/$1/sparsity.json" >"$RUN/$1/sparsity.log" 2>&1
   onmt_entmax evaluate inflection --gold "$RUN/data/test" --predictions "$RUN/$1/test.pred" \
-    --certificates "$RUN/$1/test.jsonl" --alpha "$2" --seed 1 --json "$RUN/$1/evaluation.json" >"$RUN/$1/evaluation.txt"
+    --certificates "$RUN/$1/test.jsonl" --alpha "$2" --seed 1 --steps "$TRAINED" \
+    --json "$RUN/$1/evaluation.json" >"$RUN/$1/evaluation.txt"
 }
 say "4/6 Decoding the test set with certificates, beam 5"
 evaluate softmax 1.0/1.0 & SOFTMAX_JOB=$!

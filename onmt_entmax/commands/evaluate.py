@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
             bootstrap_seed=args.bootstrap_seed,
             certificates=args.certificates,
             raw_tokenizer=args.raw_tokenizer,
-            about={"alpha": args.alpha, "seed": args.seed},
+            about={"alpha": args.alpha, "seed": args.seed, **({"steps": args.steps} if args.steps else {})},
         )
     if args.json:
         write_json(args.json, result)
@@ -154,3 +154,4 @@ def _common_arguments(parser: argparse.ArgumentParser, seeds: str) -> None:
     add("--json", type=Path, metavar="FILE", help="write all numbers")
     add("--alpha", default="unknown", metavar="OUT/ATT", help="alphas of output and attention, for the signature")
     add("--seed", default="unknown", metavar="SEED", help=f"of the training, for the signature; {seeds}")
+    add("--steps", metavar="STEPS", help="the training's length, for the signature")

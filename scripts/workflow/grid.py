@@ -21,10 +21,9 @@ from pathlib import Path
 
 import estimate
 import jobs
-import yaml
 
 from onmt_entmax.errors import UserError, choices, invalid_setting
-from onmt_entmax.files import iterate_lines, read_json, read_text, write_json
+from onmt_entmax.files import iterate_lines, parse_yaml, read_json, read_text, write_json
 from onmt_entmax.tasks.inflection.format import SETTINGS, find_corpora
 from onmt_entmax.tasks.prepared import MANIFEST
 from onmt_entmax.tasks.translation.readers import split_direction
@@ -210,10 +209,7 @@ def configuration(args: argparse.Namespace) -> dict:
     path = args.config or default
     if not path.is_file():
         raise invalid_setting("config", path, "There is no such file; name one with --config.")
-    try:
-        found = yaml.safe_load(read_text(path))
-    except yaml.YAMLError as error:
-        raise UserError(f"{path} is no YAML: {error}") from None
+    found = parse_yaml(read_text(path), str(path))
     for key in ("train_steps", "batch_size"):
         if not isinstance(found, dict) or not isinstance(found.get(key), int):
             raise UserError(f"{path}: `{key}` is missing or no whole number.")

@@ -59,6 +59,7 @@ class Options:
     submission: Path | None = None
     alpha: str = "unknown"
     seed: str = "unknown"
+    steps: str | None = None
     name: str | None = None
     setting: str | None = None
     split: str | None = None
@@ -269,4 +270,5 @@ def _about(options: Options, golds: Sequence[Gold]) -> dict[str, object]:
         **({"nbest": options.n_best} if options.n_best > 1 else {}),
         "alpha": options.alpha,
         "seed": options.seed,
+        **({"steps": options.steps} if options.steps else {}),
     }

@@ -56,6 +56,11 @@ def evaluate(folder, *arguments, predictions="pred"):
     return status, json.loads((folder / "out.json").read_text(encoding="utf-8")) if status == 0 else None
 
 
+def test_the_length_of_the_training_is_said(prepared):
+    _, result = evaluate(prepared, "--steps", 2400)
+    assert "|seed:1|steps:2400|version:" in result["signatures"]["acc"]
+
+
 def test_scores_and_signatures(prepared, capsys):
     status, result = evaluate(prepared)
     assert status == 0
