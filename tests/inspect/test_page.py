@@ -187,6 +187,8 @@ def test_a_typed_input_is_searched(page, model):
     assert page.focus == "tag-filter" and page.texts("[aria-pressed=true].chip") == ["PST", "V"]
     page.click("[data-key='tag PST']")  # the order of tags is that in which they are chosen
     page.find("#tag-filter").send_keys("pst", Keys.ENTER)
+    page.settle()
+    assert page.texts("[aria-pressed=true].chip") == ["V", "PST"]
     (found,) = model.translate([SOURCE], n_best=5, tree=True)
     page.wait(lambda: page.texts(".list .text") == joined(found.hypotheses))
     assert page.texts(".list td.p span:last-child") == [percent(one.prob) for one in found.hypotheses]

@@ -167,6 +167,8 @@ const searchBody = (more = {}) => ({ input: input(), search: state.search, beam_
 
 /** Ask every chosen model what the view shows. */
 function refresh() {
+  clearTimeout(timer);
+  timer = null;
   if (dead) return;
   answers = [];
   byId("compared").hidden = true;
@@ -210,7 +212,7 @@ async function ask(model, place, panel) {
 
 function answered(panel) {
   panel.removeAttribute("aria-busy");
-  if (!panels().querySelector("[aria-busy]")) busy(false);
+  if (timer === null && !panels().querySelector("[aria-busy]")) busy(false); // else something newer is about to be asked
 }
 
 const askSearch = (model) => api.post("search", model.id, searchBody());
