@@ -78,7 +78,8 @@ def load_checkpoint_with(stock, path: str):
     if file.is_dir():
         raise UserError(f"Cannot load {path}: it is a folder; a checkpoint is needed.")
     if not file.is_file():
-        raise UserError(f"Cannot load {path}: there is no such file.")
+        best = " A training with `keep_best` writes it." if file.name.endswith("_best.pt") else ""
+        raise UserError(f"Cannot load {path}: there is no such file.{best}")
     check_globals(file)
     try:
         checkpoint = stock(path)

@@ -120,7 +120,7 @@ class Models:
         for path in paths:
             vocabs, model, model_opt = load_test_model(opt, gpu, model_path=path)
             if model_opt.model_task != "seq2seq":
-                raise UserError(f"{path}: only sequence-to-sequence models can be searched here.")
+                raise UserError(f"{path}: a language model; only sequence-to-sequence models can be searched here.")
             check_vocabularies(self.vocabs, vocabs, path)
             self.members.append(model)
             self.vocabs = self.vocabs or vocabs

@@ -165,9 +165,12 @@ def overview_row(folder: Path) -> tuple[list[str], list[str]]:
         UserError: ``evaluation.json`` or ``sparsity.json`` is missing in its folder, or holds something else.
     """
     files = {}
-    for name, needed in (("evaluation.json", "result"), ("sparsity.json", "sparsity")):
+    for name, needed, writer in (
+        ("evaluation.json", "result", "evaluate inflection --json"),
+        ("sparsity.json", "sparsity", "sparsity --output"),
+    ):
         if not (folder / name).is_file():
-            raise UserError(f"{folder / name} is missing: has the run finished?")
+            raise UserError(f"{folder / name} is missing; `onmt_entmax {writer} {folder / name}` writes it.")
         files[name] = read_object(folder / name, needed)
     cells = []
     for name, keys, form in OVERVIEW.values():

@@ -88,7 +88,7 @@ def decode(grid: dict, pair: str, seed: str) -> None:
     if grid["task"] == "inflection":
         _translate(grid, [folder], folder, ["dev", "test"], [])
         for split in ("dev", "test"):
-            _evaluate_inflection(grid, folder, split, pair, seed)
+            _evaluate_inflection(grid, folder, split, pair, seed, [folder])
     else:
         _translate(grid, [folder], folder, ["test"], [])
 
@@ -98,7 +98,8 @@ def ensemble(grid: dict, pair: str) -> None:
     folder = Path("runs", pair, "ensemble")
     folder.mkdir(parents=True, exist_ok=True)
     _translate(grid, [run_folder(pair, seed) for seed in grid["seeds"]], folder, ["test"], ["-avg_raw_probs"])
-    _evaluate_inflection(grid, folder, "test", pair, "+".join(map(str, grid["seeds"])))
+    members = [run_folder(pair, seed) for seed in grid["seeds"]]
+    _evaluate_inflection(grid, folder, "test", pair, "+".join(map(str, grid["seeds"])), members)
 
 
 def sparsity(grid: dict, pair: str, seed: str) -> None:
@@ -114,7 +115,7 @@ def evaluate(grid: dict, pair: str) -> None:
     folders = [run_folder(pair, seed) for seed in grid["seeds"]]
     words = ["onmt_entmax", "evaluate", "translation", "--data", grid["data"], "--alpha", pair.replace("_", "/")]
     words += ["--seed", ",".join(map(str, grid["seeds"])), "--json", Path("runs", pair, "evaluation.json")]
-    words += ["--raw-tokenizer", grid["raw_tokenizer"]]
+    words += ["--raw-tokenizer", grid["raw_tokenizer"], "--steps", _steps(folders, ",")]
     words += ["--predictions", *(folder / "test.pred" for folder in folders)]
     words += ["--certificates", *(folder / "test.jsonl" for folder in folders)]
     call(words, Path("runs", pair, "evaluate.log"))
@@ -307,10 +308,15 @@ def _translate(grid: dict, folders: list[Path], output: Path, splits: list[str],
         (output / f"{name}.{suffix}").unlink()
 
 
-def _evaluate_inflection(grid: dict, folder: Path, split: str, pair: str, seed: str) -> None:
+def _steps(folders: list[Path], joined: str) -> str:
+    """How long models were trained, for signatures; one number where all were trained as long."""
+    return joined.join(dict.fromkeys(str(read_json(folder / "trained.json")["last_step"]) for folder in folders))
+
+
+def _evaluate_inflection(grid: dict, folder: Path, split: str, pair: str, seed: str, members: list[Path]) -> None:
     words = ["onmt_entmax", "evaluate", "inflection", "--gold", Path(grid["data"], split), "--seed", seed]
     words += ["--predictions", folder / f"{split}.pred", "--certificates", folder / f"{split}.jsonl"]
-    words += ["--alpha", pair.replace("_", "/"), "--json", folder / f"{split}.json"]
+    words += ["--alpha", pair.replace("_", "/"), "--steps", _steps(members, "+"), "--json", folder / f"{split}.json"]
     call(words, folder / "decode.log")
     if split == "test":  # under the name that `figures.sh` and `overview` look for
         write_whole(folder / "evaluation.json", (folder / "test.json").read_bytes())

@@ -113,7 +113,7 @@ def test_grid_to_the_table_killed_once(place, finished):
 
     table = (out / "table1.md").read_text(encoding="utf-8")
     assert table in said and "Ours: averages of 2 runs." in table
-    signature = "acc|task:bundled|set:medium|split:test|langs:2|avg:macro|alpha:1.5/2|seed:1+2|"
+    signature = "acc|task:bundled|set:medium|split:test|langs:2|avg:macro|alpha:1.5/2|seed:1+2|steps:20|"
     assert signature in table
     rows = [re.sub(" +", " ", line) for line in table.split("\n")]
     row = next(line for line in rows if "| 84.93 |" in line and "| 86.59 |" in line)  # the paper's 1.5/2
@@ -249,6 +249,18 @@ def test_epochs_become_steps(grid):
         one = {"settings": {**settings, "world_size": processes}, "length": {**nothing, **wanted}, "gpus": 0}
         found = grid.jobs.lengths(one, 100)
         assert (found["train_steps"], found["valid_steps"]) == (train, valid)
+
+
+def test_scores_say_how_long_was_trained(grid, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for seed, last in ((1, 20), (2, 20), (3, 35)):
+        (tmp_path / f"runs/1_1/seed{seed}").mkdir(parents=True)
+        (tmp_path / f"runs/1_1/seed{seed}/trained.json").write_text(json.dumps({"last_step": last}), encoding="utf-8")
+    said = []
+    monkeypatch.setattr(grid.jobs, "call", lambda words, log, **_: said.append(list(map(str, words))))
+    for seeds, steps in (([1, 2], "20"), ([1, 3], "20,35")):
+        grid.jobs.evaluate({"seeds": seeds, "data": "data", "raw_tokenizer": "13a"}, "1_1")
+        assert said[-1][said[-1].index("--steps") + 1] == steps
 
 
 def test_newest_whole_checkpoint(grid, tmp_path):

@@ -46,6 +46,16 @@ def test_mistakes_are_told_on_one_line(entmax_model, tmp_path, capsys):
     assert "no such file" in refusal(capsys, "--port", 0, "--model", f"{entmax_model}+{tmp_path / 'gone.pt'}")
 
 
+def test_a_language_model_is_refused_on_one_line(corpus, capsys):
+    data = json.dumps({"corpus_1": {"path_src": f"{corpus.folder}/train.src"}})
+    words = ["-data", data, "-model_task", "lm", "-encoder_type", "transformer_lm", "-decoder_type", "transformer_lm"]
+    words += ["-share_vocab", "-heads", "2", "-hidden_size", "16", "-transformer_ff", "16"]
+    model = corpus.train("lm", *words)
+    capsys.readouterr()
+    said = f"{model}: a language model; only sequence-to-sequence models can be searched here."
+    assert refusal(capsys, "--port", 0, "--model", model) == f"onmt_entmax inspect: {said}"
+
+
 def test_names_without_an_address_are_refused():
     with pytest.raises(UserError, match="`host`: no.such.host.invalid. There is no such address here"):
         listen("no.such.host.invalid", 0)

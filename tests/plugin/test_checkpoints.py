@@ -29,6 +29,8 @@ def test_a_real_checkpoint_loads(entmax_model):
 def test_a_missing_file(tmp_path):
     with pytest.raises(UserError, match=r"none\.pt: there is no such file"):
         load_checkpoint(str(tmp_path / "none.pt"))
+    with pytest.raises(UserError, match=r"m_best\.pt: there is no such file\. A training with `keep_best` writes it\."):
+        load_checkpoint(str(tmp_path / "m_best.pt"))
 
 
 @pytest.mark.parametrize("kept", [0, 10, 0.5, 0.99])

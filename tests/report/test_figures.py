@@ -198,6 +198,26 @@ def test_runs_with_the_same_alphas_are_one_line_in_the_legend():
     assert drawn.legends[0].get_texts()[0].get_text() == "softmax (1,000 words/s)"
 
 
+def test_runs_of_equal_alphas_but_other_kinds_are_told_apart():
+    def signed(text, **more):
+        (run,) = runs((1.5, 1.5, 92))
+        run.rows[-1].update(signature=f"measure:valid|alpha:1.5/1.5|step:9|{text}", **more)
+        return run
+
+    seeds = [signed(f"seed:{seed}|lr:0.001|decay:valid_loss|version:{seed}") for seed in (1, 2)]
+    assert list(plots.group(seeds)) == ["1.5-entmax"]
+    # older metrics say nothing of heads: what they were trained with tells
+    older = signed("seed:1|lr:1|decay:noam|version:1")
+    groups = plots.group([*seeds, older])
+    assert {name: len(own) for name, own in groups.items()} == {
+        "1.5-entmax, lr 0.001, decay valid_loss": 2,
+        "1.5-entmax, lr 1, decay noam": 1,
+    }
+    heads = signed("seed:1|lr:1|decay:noam|version:1", heads={"context_attention": {}})
+    assert list(plots.group([*seeds, heads])) == ["1.5-entmax, recurrent", "1.5-entmax, Transformer"]
+    assert list(plots.group([*seeds, heads], ["a", "a", "b"])) == ["a", "b"]
+
+
 def test_learning_curves_ring_the_best_validation():
     drawn = plots.learning_curves(plots.group(runs((1.5, 1.5, 92))))
     assert [axes.get_title(loc="left") for axes in drawn.axes] == [
@@ -378,8 +398,8 @@ def test_trust_lines_hold_the_numbers():
     result = samples.trust_result([1.0, 0.8, 0.8, 0.3], [100, 100, 0, 0])
     drawn = trust_figure({"model": result["trust"], "other": result["trust"]})
     diagonal, line = drawn.axes[0].lines[:2]
-    assert line.get_xdata() == pytest.approx([0.3, 0.8, 1.0]) and list(line.get_ydata()) == [0, 50, 100]
-    assert list(diagonal.get_ydata()) == [0, 100]
+    assert line.get_xdata() == pytest.approx([30, 80, 100]) and list(line.get_ydata()) == [0, 50, 100]
+    assert list(diagonal.get_xdata()) == list(diagonal.get_ydata()) == [0, 100]  # percent on all axes
     curve, ring = drawn.axes[1].lines[:2]
     assert list(curve.get_xdata()) == [25, 75, 100] and curve.get_ydata() == pytest.approx([0, 100 / 3, 50])
     assert (list(ring.get_xdata()), list(ring.get_ydata())) == ([25], [0])  # the one of probability 1

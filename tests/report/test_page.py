@@ -215,7 +215,8 @@ def test_overview(run_dir, capsys):
     assert "Write NAME=FOLDER." in capsys.readouterr().err
     (run_dir / "sparsity.json").unlink()
     assert main(["overview", f"mine={run_dir}"]) == 2
-    assert "sparsity.json is missing: has the run finished?" in capsys.readouterr().err
+    path = run_dir / "sparsity.json"
+    assert f"{path} is missing; `onmt_entmax sparsity --output {path}` writes it." in capsys.readouterr().err
 
 
 def test_uncertain_writes_the_least_certain_lines(tmp_path, capsys):

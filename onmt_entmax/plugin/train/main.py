@@ -62,6 +62,9 @@ def train(opt: Namespace, device_id: int, found: Products) -> None:
     saver = WholeModelSaver(
         opt.save_model, model, run_opt, vocabs, optimizer, opt.keep_checkpoint, opt.save_format, device_id
     )
+    if opt.keep_checkpoint == 0:
+        left = f"only {opt.save_model}_best.pt" if opt.keep_best else "the model is lost at the end"
+        logger.warning(f"`keep_checkpoint` is 0: no {opt.save_model}_step_N.pt is written, {left}; -1 keeps all.")
     run = Run(run_opt, model, resumed, optimizer.training_step - 1, found)
     shares = world_size() if opt.parallel_mode == "data_parallel" else 1
     position = run.position()

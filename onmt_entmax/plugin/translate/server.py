@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import sys
@@ -53,6 +54,7 @@ def start(stock):
         _check_configuration(config_file)
         self.models = _Models(self.models)
         _answer_in_json()
+        _listen_in_one_line()
         try:
             return stock(self, config_file)
         except (LookupError, ValueError, TypeError, AttributeError, ImportError, OSError) as error:
@@ -113,6 +115,32 @@ def _answer_in_json() -> None:
 
     handle_user_exception._in_json = True  # type: ignore[attr-defined]
     flask.Flask.handle_user_exception = handle_user_exception  # type: ignore[method-assign]
+
+
+def _listen_in_one_line() -> None:
+    """Let an address that cannot be listened at be one line; ``serve`` is in the module that runs as the command."""
+    for name in ("onmt.bin.server", "__main__"):
+        serve = getattr(sys.modules.get(name), "serve", None)
+        ours = name == "onmt.bin.server" or running_command() == "onmt_server"
+        if ours and callable(serve) and not hasattr(serve, "_in_one_line"):
+            listen = one_line_errors(_listening(serve))
+            listen._in_one_line = True  # type: ignore[attr-defined]
+            sys.modules[name].serve = listen  # type: ignore[attr-defined]
+
+
+def _listening(serve):
+    def listen(app, **settings):
+        if not 0 <= settings.get("port", 0) <= 65535:  # waitress takes it modulo 65,536
+            raise invalid_setting("port", settings["port"], "It must be from 0 to 65535.")
+        try:
+            return serve(app, **settings)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            taken = getattr(error, "errno", None) == errno.EADDRINUSE
+            where = f"`ip` {settings.get('host')}, `port` {settings.get('port')}"
+            raise UserError(f"Cannot listen at {where}: {reason}.{' Choose another port.' if taken else ''}") from error
+
+    return listen
 
 
 def parse_opt(stock):

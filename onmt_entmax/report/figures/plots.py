@@ -57,7 +57,10 @@ def mappings_figure(alphas: Sequence[float] = ALPHAS, width: float = style.COLUM
 
 
 def group(runs: Sequence[Metrics], labels: Optional[Sequence[str]] = None) -> dict[str, list[Metrics]]:
-    """Put runs with the same label together; None: the same alphas, in whose order softmax looks alike everywhere."""
+    """Put runs with the same label together; None: those that differ in seeds at most, labelled by their alphas.
+
+    Labels of equal alphas go on with what tells the runs apart. Softmax comes first, so it looks alike everywhere.
+    """
     if labels is not None and len(labels) != len(runs):
         raise UserError(f"Invalid setting for `labels`: {len(labels)} for {len(runs)} files. One per file is needed.")
     if labels is None:
@@ -66,9 +69,23 @@ def group(runs: Sequence[Metrics], labels: Optional[Sequence[str]] = None) -> di
         )
     groups: dict[str, list[Metrics]] = {}
     for index, run in enumerate(runs):
-        name = labels[index] if labels is not None else alphas_name(*run.alphas, run.learned)
+        name = labels[index] if labels is not None else _name(run, runs)
         groups.setdefault(name, []).append(run)
     return groups
+
+
+def _name(run: Metrics, runs: Sequence[Metrics]) -> str:
+    alike = [one for one in runs if (one.alphas, one.learned) == (run.alphas, run.learned)]
+    same = [one for one in alike if _has_heads(one) == _has_heads(run)]
+    kind = [] if len(same) == len(alike) else ["Transformer" if _has_heads(run) else "recurrent"]
+    about = parse_signature(run.signature)
+    keys = [key for key in differing_fields(same) if key not in ("onmt", "version", "measure")]
+    fields = [f"{key} {about[key]}" for key in keys if key in about]
+    return ", ".join([alphas_name(*run.alphas, run.learned), *kind, *fields])
+
+
+def _has_heads(run: Metrics) -> bool:
+    return bool(run.rows[-1].get("heads"))
 
 
 class Panel(NamedTuple):

@@ -69,7 +69,7 @@ def trust_figure(groups: Mapping[str, Trust], width: float = style.PAGE) -> Figu
         figure = Figure(figsize=(width, height), layout="constrained")
         sides = figure.subplots(1, 2 if calibrated else 1, squeeze=False)[0]
         if calibrated:
-            sides[0].plot([0, 1], [0, 100], color=style.SOFT, linewidth=0.8)
+            sides[0].plot([0, 100], [0, 100], color=style.SOFT, linewidth=0.8)
         for index, (label, trust) in enumerate(groups.items()):
             look = style.line_style(index)
             if calibrated:
@@ -95,7 +95,7 @@ def _named(label: str, trust: Trust) -> str:
 
 def _reliability(axes, trust: Trust, look: dict[str, Any]) -> None:
     rows = trust["reliability"]
-    xs, ys = [row["prob"] for row in rows], [row["acc"] for row in rows]
+    xs, ys = [100 * row["prob"] for row in rows], [row["acc"] for row in rows]
     axes.plot(xs, ys, **{**look, "marker": None}, clip_on=False)
     areas = [6 + 150 * row["outputs"] / trust["outputs"] for row in rows]
     axes.scatter(xs, ys, areas, look["color"], marker=look["marker"], alpha=0.75, linewidths=0, clip_on=False, zorder=3)
@@ -124,9 +124,9 @@ def _finish(sides, calibrated: bool) -> None:
     percent = FuncFormatter(lambda value, _: f"{value:g}")
     if calibrated:
         sides[0].set_title("Reliability", loc="left")
-        sides[0].set_xlabel("probability (areas: how many outputs)")
+        sides[0].set_xlabel("probability (%; areas: how many outputs)")
         sides[0].set_ylabel("right (%)")
-        sides[0].set_xlim(0, 1)
+        sides[0].set_xlim(0, 100)
         sides[0].set_ylim(0, 100)
     risk = sides[-1]
     risk.set_title("Risk and coverage", loc="left")

@@ -60,6 +60,23 @@ def test_keep_checkpoint_counts_over_a_resumed_run(folder):
     assert sorted(os.listdir(folder / "out")) == ["m_metrics.jsonl", "m_step_6.pt", "m_step_8.pt"]
 
 
+@pytest.mark.parametrize(
+    ("options", "left", "written"),
+    [
+        ({}, "the model is lost at the end", set()),
+        ({"keep_best": "true", "valid_steps": 2}, "only {}/out/m_best.pt", {"m_best.json", "m_best.pt"}),
+    ],
+)
+def test_a_run_that_keeps_no_checkpoint_says_so(folder, caplog, options, left, written):
+    with caplog.at_level(logging.WARNING):
+        yaml = config(folder, keep_checkpoint=0, save_checkpoint_steps=2, **options)
+        with pytest.raises(UserError, match="m_step_2.pt: there is no such file"):
+            train(yaml, folder / "out" / "m", 2)
+    said = f"`keep_checkpoint` is 0: no {folder}/out/m_step_N.pt is written, {left.format(folder)}; -1 keeps all."
+    assert said in [record.getMessage() for record in caplog.records]
+    assert set(os.listdir(folder / "out")) == {"m_metrics.jsonl", *written}
+
+
 def test_run_without_a_step_limit_stops_by_itself(folder):
     yaml = config(folder, early_stopping=2, early_stopping_criteria="[accuracy]", valid_steps=2, learning_rate=1000)
     train(yaml, folder / "m", 0)

@@ -6,6 +6,8 @@ import json
 import logging
 import re
 import shlex
+import socket
+import sys
 import threading
 import urllib.request
 from pathlib import Path
@@ -251,6 +253,31 @@ def test_a_broken_configuration_is_named(tmp_path, text, message):
     (tmp_path / "conf.json").write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match=message):
         TranslationServer().start(str(tmp_path / "conf.json"))
+
+
+def test_an_address_that_cannot_be_listened_at_is_one_line(tmp_path, monkeypatch, capsys):
+    import onmt.bin.server as server
+
+    def serve(app, host, port):  # waitress's own leaves its socket open when it fails
+        with socket.socket() as own:
+            own.bind((host, port))
+
+    monkeypatch.setattr(server, "serve", serve)
+    (tmp_path / "conf.json").write_text('{"models": []}', encoding="utf-8")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        used = taken.getsockname()[1]
+        for port, said in (
+            (used, f"Cannot listen at `ip` 127.0.0.1, `port` {used}: .+ in use. Choose another port."),
+            (70000, "Invalid setting for `port`: 70000. It must be from 0 to 65535."),
+        ):
+            words = ["--model_config", str(tmp_path / "conf.json"), "--ip", "127.0.0.1", "--port", str(port)]
+            monkeypatch.setattr(sys, "argv", ["onmt_server", *words])
+            with pytest.raises(SystemExit) as ended:
+                server.main()
+            assert ended.value.code == 2
+            assert re.fullmatch(rf"onmt_server: {said}\n", capsys.readouterr().err)
 
 
 def blocks(language: str) -> list[str]:
