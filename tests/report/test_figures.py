@@ -214,7 +214,7 @@ def test_runs_of_equal_alphas_but_other_kinds_are_told_apart():
         "1.5-entmax, lr 1, decay noam": 1,
     }
     heads = signed("seed:1|lr:1|decay:noam|version:1", heads={"context_attention": {}})
-    assert list(plots.group([*seeds, heads])) == ["1.5-entmax, recurrent", "1.5-entmax, Transformer"]
+    assert list(plots.group([*seeds, heads])) == ["1.5-entmax", "1.5-entmax, Transformer"]
     assert list(plots.group([*seeds, heads], ["a", "a", "b"])) == ["a", "b"]
 
 

@@ -77,7 +77,7 @@ def group(runs: Sequence[Metrics], labels: Optional[Sequence[str]] = None) -> di
 def _name(run: Metrics, runs: Sequence[Metrics]) -> str:
     alike = [one for one in runs if (one.alphas, one.learned) == (run.alphas, run.learned)]
     same = [one for one in alike if _has_heads(one) == _has_heads(run)]
-    kind = [] if len(same) == len(alike) else ["Transformer" if _has_heads(run) else "recurrent"]
+    kind = ["Transformer"] if _has_heads(run) and len(same) < len(alike) else []  # older metrics say nothing of heads
     about = parse_signature(run.signature)
     keys = [key for key in differing_fields(same) if key not in ("onmt", "version", "measure")]
     fields = [f"{key} {about[key]}" for key in keys if key in about]
