@@ -11,8 +11,8 @@ dtype; each method of an engine returns None where it leaves the work to the ref
 | ``gpu`` | float32 and half precision on a GPU, with triton | as ``unrolled``, by Triton kernels between products |
 
 The environment variable ``ONMT_ENTMAX_ENGINE`` says which: ``auto`` (unset means this) takes ``cpu`` or ``gpu`` where
-they can serve, else ``unrolled``; ``reference``, ``cpu`` and ``gpu`` are taken at their word, and are an error where they
-cannot serve. What computes mappings and losses is chosen in ``entmax.engine``, by the same names.
+they can serve, else ``unrolled``; ``reference``, ``cpu`` and ``gpu`` are taken at their word, and are an error where
+they cannot serve. What computes mappings and losses is chosen in ``entmax.engine``, by the same names.
 """
 
 from __future__ import annotations
