@@ -29,20 +29,21 @@ def head_layers(model) -> dict[str, list]:
 
 
 def map_heads(model, alphas: dict[str, float | str]) -> None:
-    """Give a Transformer's attentions their mappings; softmax stays as OpenNMT-py computes it.
-
-    Its dropout goes by the engine: on a CPU a tenth of a training step draws masks.
-    """
-    for module in list(model.modules()) if any(head_layers(model).values()) else ():
-        for name, child in module.named_children():
-            if type(child) is nn.Dropout:
-                setattr(module, name, Dropout(child.p))
+    """Give a Transformer's attentions their mappings; softmax stays as OpenNMT-py computes it."""
     for place, layers in head_layers(model).items():
         for layer in layers:
             if alphas[place] != 1:
                 layer.softmax = HeadMapping(layer.head_count, alphas[place])
                 # on the modules: loading a model overwrites the option, and these kernels know softmax only
                 layer.self_attn_type, layer.flash2 = "scaled-dot", False
+
+
+def drop_by_engine(model) -> None:
+    """Let the engine draw a Transformer's dropout masks: on a CPU OpenNMT-py's take a tenth of a training step."""
+    for module in list(model.modules()) if any(head_layers(model).values()) else ():
+        for name, child in module.named_children():
+            if type(child) is nn.Dropout:
+                setattr(module, name, Dropout(child.p))
 
 
 def alpha_of_modules(modules: list) -> tuple[float | None, bool]:

@@ -10,7 +10,7 @@ from torch import nn
 from onmt_entmax.engines.dropout import Dropout
 from onmt_entmax.errors import UserError
 from onmt_entmax.model.heads import HeadMapping
-from onmt_entmax.plugin.heads import head_alphas, head_layers, learned_alphas
+from onmt_entmax.plugin.heads import drop_by_engine, head_alphas, head_layers, learned_alphas
 from onmt_entmax.plugin.models import attention_alpha, attention_alpha_text
 from onmt_entmax.plugin.standins import build_vocab_from_tokens
 from tests.plugin.test_options import model_options
@@ -121,6 +121,7 @@ def test_alpha_one_is_stocks_softmax():
 
 def test_dropout_goes_by_the_engine_and_can_be_changed():
     model, _ = build("-position_encoding", "-dropout", "0.5", "-attention_dropout", "0.5")
+    drop_by_engine(model)
     found = [module for module in model.modules() if isinstance(module, nn.Dropout)]
     # two embeddings; of 2 encoder layers 4 each, of 2 decoder layers 5: attentions, residual, two of the feed-forward
     assert len(found) == 2 + 2 * 4 + 2 * 5 and {type(module) for module in found} == {Dropout}

@@ -12,6 +12,7 @@ from onmt.utils.logging import init_logger, logger
 
 from onmt_entmax.engines.cpu.products import Products, products
 from onmt_entmax.errors import invalid_setting
+from onmt_entmax.plugin.heads import drop_by_engine
 from onmt_entmax.plugin.parsing import given_options, one_line_errors
 from onmt_entmax.plugin.train import data, plan, resuming
 from onmt_entmax.plugin.train.optimiser import Optimizer
@@ -49,6 +50,9 @@ def train(opt: Namespace, device_id: int, found: Products) -> None:
     model_opt = resuming.model_options(opt, checkpoint, vocabs, given)
     run_opt = resuming.run_options(opt, model_opt)
     model = model_builder.build_model(model_opt, opt, vocabs, checkpoint, device_id)
+    # runs of older versions go on with the masks that they had
+    if not resumed or resumed.get("dropout") == "engine":
+        drop_by_engine(model)
     _log_sizes(model, vocabs)
     optimizer = Optimizer.from_opt(model, run_opt, checkpoint)
     del checkpoint

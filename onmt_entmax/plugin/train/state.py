@@ -152,6 +152,7 @@ class Run:
             "seen": dict(self.seen),
             "kept": saver.kept(),
             "engine": self._engine(),
+            "dropout": self.resumed.get("dropout") if self.resumed else "engine",  # what draws a Transformer's masks
         }
 
     def restore_weights(self, model) -> list[torch.Tensor] | None:
