@@ -257,7 +257,7 @@ def test_a_learned_alpha_is_shown():
 
 def test_legends_lie_outside_of_the_axes():
     labels = {
-        "a long name of a model": [samples.TREE_OF_LIFE],
+        "a_very_long_name_of_a_model_with_folders/and_its_file/support": [samples.TREE_OF_LIFE],
         "b": [samples.TREE_OF_LIFE],
         "c": [samples.TREE_OF_LIFE],
     }
@@ -267,6 +267,8 @@ def test_legends_lie_outside_of_the_axes():
     for part in drawn.subfigs:
         top = part.legends[0].get_window_extent(renderer).y1
         assert top <= part.axes[0].get_tightbbox(renderer).y0
+        legend = part.legends[0].get_window_extent(renderer)
+        assert part.bbox.x0 <= legend.x0 and legend.x1 <= part.bbox.x1  # beside that of the other panel
 
 
 def test_alpha_grid_averages_runs_and_fixes_the_other_alpha():

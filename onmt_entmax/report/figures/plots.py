@@ -14,7 +14,7 @@ from onmt_entmax.report.figures import style
 from onmt_entmax.report.figures.canvas import families
 from onmt_entmax.report.metrics import Metrics
 from onmt_entmax.report.readers import attention_of
-from onmt_entmax.report.text import alpha_name, alphas_name
+from onmt_entmax.report.text import alpha_name, alphas_name, wrap
 from onmt_entmax.signatures import parse_signature
 
 ALPHAS = (1.0, 1.25, 1.5, 2.0, 4.0)
@@ -274,10 +274,13 @@ def support_histogram(groups: Mapping[str, Sequence[dict[str, Any]]], width: flo
     if not sides:
         raise UserError("no forced decoding (`steps`) in these examples: no support sizes to count.")
     with style.look(font_family=families(groups), hatch_linewidth=0.6):
-        figure = Figure(figsize=(width, 0.4 * width + 0.16 * len(groups)), layout="constrained")
+        # a legend is as wide as its panel
+        room = max(int((width / len(sides) - 0.6) / 0.068), 8)  # in characters of 0.068 inches
+        rows = [len(wrap(f"{label}: mean 10,000.00", len, room)) for label in groups]
+        figure = Figure(figsize=(width, 0.4 * width + 0.16 * sum(rows)), layout="constrained")
         for number, (side, part) in enumerate(zip(sides, figure.subfigures(1, len(sides), squeeze=False)[0])):
             axes = part.add_subplot()
-            _bars(axes, {label: own[side] for label, own in sizes.items() if own[side]})
+            _bars(axes, {label: own[side] for label, own in sizes.items() if own[side]}, room)
             axes.set_title(titles[side], loc="left")
             axes.set_xlabel("number of non-zeros")
             if number == 0:
@@ -286,7 +289,7 @@ def support_histogram(groups: Mapping[str, Sequence[dict[str, Any]]], width: flo
     return figure
 
 
-def _bars(axes, sizes: dict[str, list[int]]) -> None:
+def _bars(axes, sizes: dict[str, list[int]], room: int) -> None:
     largest = max(max(own) for own in sizes.values())
     edges = [edge for edge in _EDGES if edge <= largest] + [largest + 1]
     # two lines each, so that the panels of a figure are alike
@@ -298,7 +301,7 @@ def _bars(axes, sizes: dict[str, list[int]]) -> None:
         places = [bin_ + (index + 0.5) * width - 0.4 for bin_ in range(len(names))]
         hatch = ("", "////", "....", "xxxx")[index % 4]
         filled = {"color": color, "hatch": hatch, "edgecolor": "white", "linewidth": 0.4}
-        axes.bar(places, shares, width, **filled, label=f"{label}: mean {fmean(own):,.2f}")
+        axes.bar(places, shares, width, **filled, label="\n".join(wrap(f"{label}: mean {fmean(own):,.2f}", len, room)))
     axes.set_xticks(range(len(names)), names)
     axes.set_xlim(-0.6, max(len(names), 6) - 0.4)  # two bars must not fill the whole width
     axes.grid(True, axis="y")
