@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import gc
 import random
 import re
 import signal
@@ -244,5 +245,7 @@ def _train_as(train: Callable[[Namespace, int], None], opt: Namespace, device: i
         _say(f"rank {number} lost the other processes ({str(error).splitlines()[0][:200]})")
         raise SystemExit(_LEFT_ALONE) from None
     finally:
-        # threads of the group that outlive Python's end abort the process
+        # Threads of the group that outlive Python's end abort the process: nothing may hold it any more, neither a
+        # model in a cycle of references nor the frames of an exception.
+        gc.collect()
         torch.distributed.destroy_process_group()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import os
 import signal
@@ -78,6 +79,8 @@ def main(rank: int, folder: Path) -> None:
     except ValueError as error:
         ending = str(error)
     (folder / f"rank{rank}.json").write_text(json.dumps({"ending": ending}), encoding="utf-8")
+    torch.distributed.barrier()
+    gc.collect()
     torch.distributed.destroy_process_group()
 
 
