@@ -100,14 +100,14 @@ def make_app(
     app.config["MAX_CONTENT_LENGTH"] = MAX_BYTES
     app.json.ensure_ascii, app.json.sort_keys = False, False
     running = requests or Requests()
-    bound = f"[{host}]" if ":" in host else host
+    bound = (f"[{host}]" if ":" in host else host).lower()
     names = {f"{name}:{port}" for name in (*LOOPBACK, bound)}
     names |= {name.rpartition(":")[0] for name in names if port == 80}
     anywhere = token is not None and host in ("0.0.0.0", "::", "")  # any name may lead here; the token guards
 
     @app.before_request
     def check() -> Response | None:
-        if not anywhere and request.host not in names:
+        if not anywhere and request.host.lower() not in names:
             return _error(403, f"This server answers at {bound}:{port}, not at {request.host}.")
         origin = request.headers.get("Origin")
         if origin is not None and origin != f"http://{request.host}":
@@ -193,7 +193,8 @@ def make_app(
     @app.post("/api/complete")
     def complete() -> Response:
         def compute(one: Loaded, body: dict, source: list[str], unknown: list[str], wanted: Callable) -> dict:
-            return one.complete(source, one_line(body, "text"), whole(body, "max_words", 1, 50, 10), wanted)
+            text = one_line(body, "text", collapse=False)  # places in it are the sender's
+            return one.complete(source, text, whole(body, "max_words", 1, 50, 10), wanted)
 
         return answer("complete", compute)
 

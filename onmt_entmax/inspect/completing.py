@@ -133,6 +133,7 @@ def possible_words(
         whole: only the word that ``letters`` spell.
     """
     prefix = tuple(prefix)
+    session.after(prefix)  # what this goes on from may have made room for others
     heap: list[tuple[float, int, tuple[int, ...], str]] = [(0.0, 0, (), "")]
     words: dict[str, Word] = {}
     all_of_them, pushed, expanded = True, 0, 0
@@ -270,6 +271,7 @@ class Completer:
         found = result.hypotheses[0] if result is not None and result.hypotheses[0].finished else None
         following = [] if found is None else self.tokens(found.tokens)
         return {
+            "word_start": typed.start,
             "tokens": tokens,
             "impossible": None if wrong is None else {**wrong, "instead": _listed(wrong["instead"])},
             "completion": "" if found is None else self.texts.following(typed, text, following),

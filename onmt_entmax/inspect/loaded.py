@@ -35,6 +35,7 @@ LIMITS = {
 SEARCHES = ("beam", "exact", "support")
 NEXT_TOKENS = 50
 INPUTS = 4  # whose states are kept
+STATE_BYTES = 1 << 27  # of each
 CONTEXT = "context_attention"
 
 CLASSES = {
@@ -92,7 +93,8 @@ class Loaded:
         if self._heads:
             return [{"name": name, "layers": layers, "heads": heads} for name, (layers, heads) in self._heads.items()]
         # others say when they are asked; an input of one token will do
-        scorer = self.models.encode([self.models.source_ids([self.models.vocabs["src"].ids_to_tokens[-1]], 1)])
+        vocabularies = (self.models.vocabs["src"], *self.models.vocabs.get("src_feats", []))
+        scorer = self.models.encode([[[len(one.ids_to_tokens) - 1 for one in vocabularies]]])
         (weights,) = attend(scorer, [[]], [0], self.models.start, self.models.eos)
         return [] if weights is None else [{"name": CONTEXT, "layers": 1, "heads": 1}]
 
@@ -132,9 +134,12 @@ class Loaded:
         """The session of an input; nobody else uses the model meanwhile."""
         with self.held(wanted):
             key = tuple(source)
-            session = self._sessions.pop(key, None) or Session(
-                self._encode(source, True), self.models.start, self.models.eos
-            )
+            session = self._sessions.pop(key, None)
+            if session is None:
+                scorer = self._encode(source, True)
+                for member in getattr(scorer, "members", [scorer]):
+                    member.most_bytes = STATE_BYTES
+                session = Session(scorer, self.models.start, self.models.eos)
             self._sessions[key] = session
             while len(self._sessions) > INPUTS:
                 self._sessions.popitem(last=False)

@@ -10,11 +10,11 @@ from urllib.parse import quote
 from waitress.server import create_server
 
 from onmt_entmax.errors import invalid_setting
-from onmt_entmax.inspect.app import make_app
+from onmt_entmax.inspect.app import AT_ONCE, make_app
 from onmt_entmax.inspect.loaded import Loaded
 from onmt_entmax.plugin.models import float32_products
 
-THREADS = 8
+THREADS = AT_ONCE + 4  # the page's files are served while all of these compute
 MOST_BYTES = 1 << 20  # of a request that is read at all; less than that is refused in words
 
 

@@ -19,7 +19,8 @@ from onmt_entmax.tasks.inflection.format import decode_form, encode_form, encode
 from onmt_entmax.tasks.translation.preparation import Preparation
 from onmt_entmax.tasks.translation.subwords import RESERVED, SEPARATOR, SPACE, undo_subwords
 
-_BLANK = re.compile(r"\s+")
+_BLANKS, _BLANK = re.compile(r"\s+"), re.compile(r"\s")
+_HALF_CHARACTER = re.compile("[\ud800-\udfff]")  # JavaScript can send one, nothing can write it
 _LANGUAGE, _TAG = "<lang:", "<tag:"
 SHOWN = 5  # tokens named in a message
 
@@ -267,10 +268,11 @@ class Raw(Tokens):
         folded = "".join(lowered)
         origin = [at for at, part in enumerate(lowered) for _ in part] + [len(text)]
         for word in split_tokens(self.preparation.tokens("tgt", text)):
-            start = folded.find(word.lower(), place)
+            own = "".join(character.lower() for character in word)  # as the text is lowered, letter by letter
+            start = folded.find(own, place)
             if start < 0 or folded[place:start].strip():  # written otherwise: as many letters as it has
                 start = place + len(folded[place:]) - len(folded[place:].lstrip())
-            end = min(start + len(word), len(folded))
+            end = min(start + len(own), len(folded))
             places.append((word, origin[start], origin[end]))
             place = end
         return places
@@ -297,8 +299,10 @@ def texts_of(name: str, source: Sequence[str], target: Sequence[str], prepared: 
     return (Inflection if inflection else Tokens)(name, source, target)
 
 
-def one_line(given: dict[str, Any], name: str) -> str:
-    """A field that is text, with blanks of other kinds (line ends, tabs) made U+0020.
+def one_line(given: dict[str, Any], name: str, collapse: bool = True) -> str:
+    """A field that is text, with blanks of other kinds (line ends, tabs) made U+0020, several of them one.
+
+    Without ``collapse`` each stays one character: places in the text are those of the sender.
 
     Raises:
         UserError: the field is missing, or no text.
@@ -306,7 +310,7 @@ def one_line(given: dict[str, Any], name: str) -> str:
     text = given.get(name)
     if not isinstance(text, str):
         raise UserError(f"`{name}` is missing in the input, or is no text.")
-    return _BLANK.sub(" ", text)
+    return (_BLANKS if collapse else _BLANK).sub(" ", _HALF_CHARACTER.sub("\ufffd", text))
 
 
 def join_words(spelling: Spelling, tokens: Sequence[str]) -> list[str]:

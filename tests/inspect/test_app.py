@@ -126,6 +126,19 @@ def test_only_its_own_page_is_answered(page):
         assert page.post(SEARCH, headers={"Origin": origin}).status_code == 403
 
 
+def test_names_of_hosts_have_no_case(loaded):
+    page = Page(make_app(loaded, "MyHost.local", PORT, token="t"))
+    assert page.get("/?token=t", host=f"myhost.local:{PORT}").status_code == 302
+    assert page.get("/?token=t", host=f"other.local:{PORT}").status_code == 403
+
+
+def test_places_are_those_of_the_text_sent(page):
+    # two blanks and a character outside the basic plane: places count characters of this very text
+    told = page.post(COMPLETE, text="😀  zz ").get_json()
+    assert (told["impossible"]["start"], told["impossible"]["end"]) in ((0, 1), (3, 5))
+    assert [(one["start"], one["end"]) for one in told["tokens"]] == [(0, 1), (3, 5)] and told["word_start"] == 6
+
+
 def test_browsers_are_told_to_run_nothing_else(page):
     for answer in (page.get("/api/models"), page.get("/nothing"), page.get("/", host="evil.example")):
         assert answer.headers["Content-Security-Policy"].startswith("default-src 'self'")

@@ -68,6 +68,20 @@ def test_half_a_word_filters_by_its_letters():
     assert (found["completion"], found["can_end"]) == (" sleeps", pytest.approx(0.25))
 
 
+def test_the_typed_word_has_a_place():
+    _, made = completer()
+    assert made.complete("the mac", 10)["word_start"] == 4  # what a listed word takes the place of
+    assert made.complete("the ", 10)["word_start"] == 4 and made.complete("", 10)["word_start"] == 0
+
+
+def test_words_are_listed_after_a_prefix_that_was_forgotten():
+    _, made = completer()
+    made.complete("the ", 10)
+    made.session._known.clear()  # as after many other requests
+    words, _ = made.words(made._ids(["the"]), 10)
+    assert [word.text for word in words] == ["man", "machine", "manual"]
+
+
 def test_the_list_says_when_it_is_cut():
     _, made = completer()
     found = made.complete("the ", 2)

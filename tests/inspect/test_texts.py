@@ -6,7 +6,7 @@ import pytest
 
 from onmt_entmax.errors import UserError
 from onmt_entmax.files import read_json, read_lines, write_json
-from onmt_entmax.inspect.texts import Inflection, Tokens, texts_of
+from onmt_entmax.inspect.texts import Inflection, Tokens, one_line, texts_of
 from onmt_entmax.tasks.translation.preparation import Preparation
 from onmt_entmax.tasks.translation.prepare import Settings, prepare
 from tests.stock import write
@@ -74,6 +74,13 @@ def test_words_and_pieces_have_their_places(raw):
     assert raw.typed("A hat. ").letters == "" and raw.typed("").pieces == []
     # a letter that becomes two in lower case does not shift what follows it
     assert raw.typed("İİ hat man ").words[1:] == [("hat", 3, 6), ("man", 7, 10)]
+    assert [place[1:] for place in raw.typed("İstanbul hat man ").words] == [(0, 8), (9, 12), (13, 16)]
+
+
+def test_text_of_a_browser_keeps_its_places():
+    given = {"text": "a \t b\ud83d"}  # the last is half a character
+    assert one_line(given, "text") == "a b\ufffd"
+    assert one_line(given, "text", collapse=False) == "a   b\ufffd"
 
 
 def test_what_follows_is_spaced_as_running_text_is(raw):

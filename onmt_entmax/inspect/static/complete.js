@@ -6,6 +6,9 @@ import { badge, button, fileName, head, traceRecord } from "./search.js";
 /** The first word of a completion, with the blank behind it where more follows. */
 export const firstWord = (completion) => completion.match(/^\s*\S+(\s(?=\S))?/u)?.[0] ?? "";
 
+/** A part of a text by the server's places, which count code points. */
+const cut = (text, from, to) => [...text].slice(from, to).join("");
+
 /** What an answer offers: words, their probabilities, and the text after taking each.
  * @param blank what follows a word that was taken
  */
@@ -13,11 +16,11 @@ export function offers(answer, text, blank) {
   const wrong = answer.impossible;
   if (wrong) {
     const [from, to] = [wrong.word_start ?? wrong.start, wrong.word_end ?? wrong.end];
-    return wrong.instead.map(({ word, prob }) => ({ word, prob, after: text.slice(0, from) + word + (text.slice(to) || blank) }));
+    return wrong.instead.map(({ word, prob }) => ({ word, prob, after: cut(text, 0, from) + word + (cut(text, to) || blank) }));
   }
-  const half = text.match(/\S*$/u)[0];
+  const half = cut(text, answer.word_start);
   const continues = (word) => word.toLowerCase().startsWith(half.toLowerCase());
-  const before = text.slice(0, text.length - half.length);
+  const before = cut(text, 0, answer.word_start);
   return answer.words.map(({ word, prob }) => ({
     word,
     prob,
@@ -125,12 +128,12 @@ export class Editor {
 
   paint() {
     const { text, impossible } = this;
-    const wrong = impossible && impossible.start < text.length ? impossible : null;
+    const wrong = impossible && impossible.start < [...text].length ? impossible : null;
     for (const name of ["take-word", "take-all"]) byId(name).disabled = !this.completion;
     // the blank of no width lets a line break where the editor's text breaks
     this.behind.replaceChildren(
       ...(wrong
-        ? [text.slice(0, wrong.start), h("u", {}, text.slice(wrong.start, wrong.end)), text.slice(wrong.end)]
+        ? [cut(text, 0, wrong.start), h("u", {}, cut(text, wrong.start, wrong.end)), cut(text, wrong.end)]
         : [text]),
       "\u200b", h("span", { class: "rest" }, this.completion));
   }
@@ -188,7 +191,8 @@ export function completePanel(answer, model, place, text, other, take, record) {
     wrong
       ? h("p", { class: "warn", id: place ? null : "impossible" }, `“${wrong.token}” is impossible here.`)
       : h("p", { class: "certificate" }, answer.certificate_class ? badge(answer.certificate_class) : null, " ",
-        answer.completion ? h("bdi", {}, text, h("b", {}, answer.completion)) : "The text may end here."),
+        answer.completion ? h("bdi", {}, text, h("b", {}, answer.completion))
+          : answer.can_end > 0 ? "The text may end here." : "No way to the end was found."),
     answer.tokens.length
       ? h("p", { class: "pieces", "aria-label": "Probability of each token" }, answer.tokens.map(({ token, prob }) =>
         h("span", { class: prob > 0 ? null : "zero" }, h("bdi", {}, token), h("small", {}, percent(prob))))) : null,

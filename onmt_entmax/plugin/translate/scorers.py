@@ -106,10 +106,11 @@ class TransformerScorer(RecurrentScorer):
     """OpenNMT-py's Transformer decoder, step by step, without a copy of the memory per prefix; rows in any order."""
 
     mixed_lengths = False
+    most_bytes: int | None = None  # of what is kept of prefixes
 
     def start(self) -> States:
         """See :class:`~onmt_entmax.search.scorer.Scorer`."""
-        self.view = TransformerSteps(self.decoder, self.memory, self.src_len)
+        self.view = TransformerSteps(self.decoder, self.memory, self.src_len, self.most_bytes)
         self.places = None
         return self.view.start_states()
 

@@ -35,7 +35,8 @@ def steps_transformer(decoder) -> bool:
 class _Store:
     """Keys and values of tokens in every layer, numbered as they come; the oldest make room where there is no more."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
         self.layers: list[Tensor] = []  # (places, 2, K, D) each
         self.first = self.filled = self.places = 0  # the first number that is still there, the next one, places
 
@@ -47,7 +48,7 @@ class _Store:
             like: new layers with so many places.
         """
         if not self.layers:
-            self.most = MOST_BYTES // sum(layer.nbytes for layer in like(1))
+            self.most = self.most_bytes // sum(layer.nbytes for layer in like(1))
         wanted = max(min(self.filled + rows, self.most), rows * (steps + 1))
         if wanted > self.places:
             places = max(wanted, min(2 * self.places, self.most))
@@ -68,14 +69,14 @@ class TransformerSteps:
     The state of a row: its tokens, and their numbers in the store, ``(R, T)`` each.
     """
 
-    def __init__(self, decoder, memory: Tensor, src_len: Tensor) -> None:
+    def __init__(self, decoder, memory: Tensor, src_len: Tensor, most_bytes: int | None = None) -> None:
         self.decoder = decoder
         self.hide = sequence_mask(src_len, memory.size(1)).view(-1, 1, 1, memory.size(1))  # (B, 1, 1, S)
         self.context = []  # keys and values of each layer, (B, K, S, D)
         for layer in decoder.transformer_layers:
             given = (part(memory) for part in (layer.context_attn.linear_keys, layer.context_attn.linear_values))
             self.context.append(tuple(_by_head(part, layer.context_attn).contiguous() for part in given))
-        self.store = _Store()
+        self.store = _Store(most_bytes or MOST_BYTES)
         decoder._init_cache(memory)  # moves what rotary positions need to the device
 
     def start_states(self) -> tuple[Tensor, Tensor]:
