@@ -93,7 +93,8 @@ class Loaded:
         if self._heads:
             return [{"name": name, "layers": layers, "heads": heads} for name, (layers, heads) in self._heads.items()]
         # others say when they are asked; an input of one token will do
-        vocabularies = (self.models.vocabs["src"], *self.models.vocabs.get("src_feats", []))
+        vocabs = self.models.vocabs or {}
+        vocabularies = (vocabs["src"], *vocabs.get("src_feats", []))
         scorer = self.models.encode([[[len(one.ids_to_tokens) - 1 for one in vocabularies]]])
         (weights,) = attend(scorer, [[]], [0], self.models.start, self.models.eos)
         return [] if weights is None else [{"name": CONTEXT, "layers": 1, "heads": 1}]
