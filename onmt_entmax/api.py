@@ -412,11 +412,9 @@ class Model:
             yield places, force(scorer, ids, models.start, models.eos, max_support, text.lengths(places))
 
     def _fill(self, one: Translation, result: SearchResult, certificates: bool, prefix: Sequence[str] = ()) -> None:
-        """Write a search's result into the line's; a given prefix appears as it was given, not as ``<unk>``."""
-        record = certificate_record(result, one.line, self._models.token)
+        """Write a search's result into the line's."""
+        record = certificate_record(result, one.line, self._models.token, prefix)
         for entry, hypothesis in zip(record["hypotheses"], result.hypotheses):
-            size = min(len(prefix), len(entry["tokens"]))
-            entry["tokens"][:size] = prefix[:size]
             attention = attention_rows(hypothesis, len(one.source))
             known = {key: entry[key] for key in ("tokens", "log_prob", "prob", "finished")}
             one.hypotheses.append(Hypothesis(**known, score=hypothesis.score, attention=attention))

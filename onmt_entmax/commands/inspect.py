@@ -16,7 +16,8 @@ import argparse
 import webbrowser
 from pathlib import Path
 
-from onmt_entmax.errors import UserError, invalid_setting
+from onmt_entmax.commands import shared
+from onmt_entmax.errors import invalid_setting
 from onmt_entmax.files import read_lines, write_json
 from onmt_entmax.signatures import signature
 
@@ -51,8 +52,7 @@ def run_simulate_completion(args: argparse.Namespace) -> int:
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise invalid_setting(name, getattr(args, name), "It must be at least 1.")
     sources, references = read_lines(args.src), read_lines(args.ref)
-    if len(sources) != len(references):
-        raise UserError(f"`--src` has {len(sources)} lines, but `--ref` has {len(references)}.")
+    shared.check_counts(sources, references, "ref")
     import onmt_entmax
 
     onmt_entmax.register()

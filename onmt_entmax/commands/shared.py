@@ -73,10 +73,10 @@ def required_pairs(args: argparse.Namespace) -> tuple[list[str], list[str]]:
     return sources, targets
 
 
-def check_counts(sources: Sequence, targets: Sequence) -> None:
-    """Refuse sources and targets of different number, naming both."""
+def check_counts(sources: Sequence, targets: Sequence, name: str = "tgt") -> None:
+    """Refuse sources and targets (the option ``--name``) of different number, naming both."""
     if len(sources) != len(targets):
-        raise UserError(f"`--src` has {len(sources)} lines, but `--tgt` has {len(targets)}.")
+        raise UserError(f"`--src` has {len(sources)} lines, but `--{name}` has {len(targets)}.")
 
 
 def write_records(output: str | None, records: Iterable[dict[str, Any]]) -> None:

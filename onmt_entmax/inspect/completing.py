@@ -235,14 +235,10 @@ class Completer:
     def pieces_of(self, prefix: Sequence[int], word: str) -> tuple[int, ...]:
         """A word's tokens after a prefix: as they were trained, or where that is impossible the best that is not."""
         usual = tuple(self._ids(self.texts.pieces(word)))
-        if self._possible(prefix, usual) or self.spelling.style in ("words", "characters"):
+        if self.session.impossible_at(prefix, usual) is None or self.spelling.style in ("words", "characters"):
             return usual
         found, _ = possible_words(self.session, self.spelling, prefix, 1, word, whole=True)
         return found[0].tokens if found else usual
-
-    def _possible(self, prefix: Sequence[int], tokens: Sequence[int]) -> bool:
-        row = (*prefix, *tokens)
-        return all(self.session.probability(row[:at], row[at]) for at in range(len(prefix), len(row)))
 
     def complete(self, text: str, most: int) -> dict[str, Any]:
         """What ``/api/complete`` answers, but for the time.
@@ -254,10 +250,10 @@ class Completer:
         typed = self.texts.typed(text)
         prefix, tokens, wrong = self._settled(typed, text)
         words, all_of_them = self.words(prefix, most, typed.letters, typed.head)
-        after = prefix
+        after, possible = prefix, True
         if typed.letters:
-            after = [*prefix, *self.pieces_of(prefix, typed.letters)]
-            possible = self._possible(prefix, after[len(prefix) :])
+            spelled = self.pieces_of(prefix, typed.letters)
+            after, possible = [*prefix, *spelled], self.session.impossible_at(prefix, spelled) is None
             if possible:
                 probs = [self.session.probability(after[:at], after[at]) for at in range(len(prefix), len(after))]
                 entry = {"token": typed.letters, "start": typed.start, "end": len(text), "prob": math.prod(probs)}
@@ -265,8 +261,6 @@ class Completer:
             if not words and wrong is None:
                 place = (typed.start, len(text))
                 wrong = self._impossible(prefix, text, place, place, "")
-        else:
-            possible = True
         result = self.best(prefix, typed.letters, bool(typed.head)) if words or not typed.letters else None
         found = result.hypotheses[0] if result is not None and result.hypotheses[0].finished else None
         following = [] if found is None else self.tokens(found.tokens)

@@ -196,9 +196,7 @@ class Loaded:
             return_tree=kind == "beam",
         )
         with self.session(source, wanted) as session:
-            impossible = next(
-                (at for at, token in enumerate(forced) if not session.probability(forced[:at], token)), None
-            )
+            impossible = session.impossible_at((), forced)
             allowed, size = session.next_tokens(forced, NEXT_TOKENS) if impossible is None else ([], 0)
             if kind == "beam":
                 (result,) = beam_search(Watched(self._encode(source, False), wanted), settings)
@@ -207,9 +205,8 @@ class Loaded:
                 (result,) = exact_search(scorer, settings, LIMITS["expansions"], kind == "support")
         listed = len(result.hypotheses)
         del result.hypotheses[LIMITS["hypotheses"] :]
-        record = certificate_record(result, 1, models.token)
+        record = certificate_record(result, 1, models.token, prefix)
         for number, (entry, hypothesis) in enumerate(zip(record["hypotheses"], result.hypotheses)):
-            entry["tokens"][: len(prefix)] = prefix[: len(entry["tokens"])]
             entry["text"] = self.texts.text(entry["tokens"])
             entry["attention"] = attention_rows(hypothesis, len(source)) if number < LIMITS["beam_size"] else None
         name = certificate_class(record)

@@ -122,6 +122,12 @@ class Session:
         """Of one token after a prefix."""
         return float(self.after(prefix).log_probs[0, token].double().exp().clamp(max=1.0))
 
+    def impossible_at(self, prefix: Sequence[int], tokens: Sequence[int]) -> Optional[int]:
+        """The index of the first of these tokens that has probability zero where they follow a prefix, or None."""
+        row = (*prefix, *tokens)
+        places = range(len(prefix), len(row))
+        return next((at - len(prefix) for at in places if self.probability(row[:at], row[at]) == 0), None)
+
     def next_tokens(self, prefix: Sequence[int], most: int) -> tuple[list[tuple[int, float]], int]:
         """The most probable tokens after a prefix, best first, and how many of non-zero probability there are."""
         log_probs = self.after(prefix).log_probs[0]

@@ -191,10 +191,8 @@ class Proposals:
         """How many of these words are impossible, each after those before it."""
         ends = [len(self.prefix(words[:count])) for count in range(len(words) + 1)]
         row, session = self.prefix(words), self._completer.session
-        return sum(
-            any(session.probability(row[:at], row[at]) == 0 for at in range(start, end))
-            for start, end in zip(ends, ends[1:])
-        )
+        places = zip(ends, ends[1:])
+        return sum(session.impossible_at(row[:start], row[start:end]) is not None for start, end in places)
 
 
 @dataclass

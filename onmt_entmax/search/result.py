@@ -217,17 +217,20 @@ def certify(
     return certificate
 
 
-def certificate_record(result: SearchResult, line: int, lookup: Callable[[int], str]) -> dict[str, Any]:
+def certificate_record(
+    result: SearchResult, line: int, lookup: Callable[[int], str], prefix: Sequence[str] = ()
+) -> dict[str, Any]:
     """What a certificates file says of one line, ready for JSON.
 
     Args:
         result: of one sentence.
         line: number of the input line, from 1.
         lookup: from a token's index to its text.
+        prefix: that was forced; it appears as it was given, not as ``<unk>``.
     """
     hypotheses = [
         {
-            "tokens": [lookup(token) for token in hypothesis.tokens],
+            "tokens": [*prefix[: len(hypothesis.tokens)], *map(lookup, hypothesis.tokens[len(prefix) :])],
             "log_prob": hypothesis.log_prob,
             "prob": math.exp(hypothesis.log_prob),
             "finished": hypothesis.finished,

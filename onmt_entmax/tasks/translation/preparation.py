@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import fields
 from pathlib import Path
 
@@ -47,7 +46,7 @@ class Preparation:
 
     def vocabulary(self, side: str) -> set[str]:
         """The tokens of ``vocab.src`` or ``vocab.tgt``."""
-        return set(Counter(line.rpartition("\t")[0] for line in iterate_lines(self.folder / f"vocab.{side}")))
+        return {line.rpartition("\t")[0] for line in iterate_lines(self.folder / f"vocab.{side}")}
 
     def tokens(self, side: str, text: str) -> str:
         """The tokens (words) of running text of ``src`` or ``tgt``, separated by U+0020."""
