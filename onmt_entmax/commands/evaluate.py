@@ -1,6 +1,7 @@
 """``onmt_entmax evaluate TASK``: score what ``onmt_translate`` wrote; ``search``: what a model and its search find.
 
 onmt_entmax evaluate inflection --gold runs/medium/test --predictions test.pred --certificates test.jsonl
+onmt_entmax evaluate inflection --gold runs/medium/test --predictions test.pred --train runs/medium
 onmt_entmax evaluate translation --data runs/de-en --predictions seed1.pred seed2.pred seed3.pred --json scores.json
 onmt_entmax evaluate search --model best.pt --src test.src --tgt test.tgt --measure bleu --json search.json
 """
@@ -67,6 +68,8 @@ def _inflection_arguments(parser: argparse.ArgumentParser) -> None:
     add("--predictions", required=True, type=Path, metavar="PATH", help=system)
     add("--submitted", action="store_true", help="predictions are a folder of LANG-SETTING-out files with three fields")
     add("--n-best", type=int, default=1, metavar="N", help="lines per input (default: %(default)s)")
+    train = "also accuracy by whether the lemma is in these training rows: prepared folder, or official files"
+    add("--train", nargs="+", type=Path, metavar="PATH", help=train)
     certificates = "one JSON object per input; a file, or a folder of LANG.jsonl"
     add("--certificates", type=Path, metavar="PATH", help=certificates)
     add("--compare", type=Path, metavar="PATH", help="predictions of a second system: paired bootstrap")

@@ -8,7 +8,7 @@ the empty word. It rounds a language's scores to two decimals; here only the tab
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -26,6 +26,7 @@ from onmt_entmax.tasks.inflection.files import (
     read_gold,
     read_guesses,
     read_submission,
+    read_training,
     write_submission,
 )
 from onmt_entmax.tasks.inflection.format import SETTINGS, Row, decode_form
@@ -41,7 +42,13 @@ from onmt_entmax.tasks.results import (
 )
 from onmt_entmax.tasks.trust import BINS, trust, trust_lines, unlike
 
-_HEADS = {"acc": "acc %", "lev": "lev", "nbest_acc": "n-best %", **RATE_HEADS}
+_LEMMA_HEADS = {
+    "lemma_seen": "lemma seen %",
+    "acc_seen": "acc seen %",
+    "acc_unseen": "acc unseen %",
+    "acc_gap": "seen - unseen",
+}
+_HEADS = {"acc": "acc %", "lev": "lev", "nbest_acc": "n-best %", **_LEMMA_HEADS, **RATE_HEADS}
 
 
 @dataclass
@@ -52,6 +59,7 @@ class Options:
     predictions: Path
     submitted: bool = False
     n_best: int = 1
+    train: list[Path] | None = None
     certificates: Path | None = None
     compare: Path | None = None
     bootstrap_samples: int = 1000
@@ -97,6 +105,15 @@ def evaluate(options: Options) -> dict:
     }
     for language, own in outcomes.items():
         result["languages"][language].update(_language_scores(own, options.n_best))
+    train_rows: dict[str, object] = {}
+    if options.train:
+        training = read_training(options.train, golds, about["set"] if about["set"] in SETTINGS else None)
+        train_rows["train"] = training.rows
+        result["files"].update({str(path): sha256(path) for path in training.files})
+        for gold in golds:
+            if gold.scored:
+                own = lemma_scores(gold.rows, outcomes[gold.language], training.lemmas[gold.language])
+                result["languages"][gold.language].update(own)
     bootstrap = {"bootstrap": options.bootstrap_samples, "bootstrap_seed": options.bootstrap_seed}
     signatures = {}
     if options.certificates:
@@ -106,7 +123,9 @@ def evaluate(options: Options) -> dict:
     result["macro"] = _macro(result["languages"])
     for metric in result["macro"]:
         count = sum(metric in scores for scores in result["languages"].values())
-        signatures[metric] = signature(metric, {**about, "langs": count})
+        signatures[metric] = signature(
+            metric, {**about, "langs": count, **(train_rows if metric in _LEMMA_HEADS else {})}
+        )
     if options.certificates:
         result["trust"] = _trust(golds, outcomes, certificates, options)
         if result["trust"] is not None:
@@ -133,6 +152,7 @@ def table(result: dict) -> str:
     heads = {metric: _HEADS[metric] for metric in result["macro"]}
     lines = [layout("language", heads, [*result["languages"].items(), ("macro average", result["macro"])])]
     lines += void_line(result["languages"].values())
+    lines += _averaged_over(result["languages"])
     if "comparison" in result:
         names = "{predictions} minus {other}".format_map(result["comparison"])
         lines.append(comparison_line(f"accuracy, {names}", result["comparison"]))
@@ -168,6 +188,27 @@ def score(gold: Sequence[Row], guesses: Sequence[tuple[Row, Sequence[str]]]) -> 
         forms = given.get(pair) or ("",)
         outcomes.append(Outcome(forms[0] == form, Levenshtein.distance(form, forms[0]), form in forms))
     return outcomes
+
+
+def lemma_scores(rows: Sequence[Row], outcomes: Sequence[Outcome], lemmas: Set[str]) -> dict[str, float]:
+    """How many pairs have a lemma that was seen in training, and accuracy with and without (Goldman et al., 2022).
+
+    Args:
+        rows, outcomes: of one language, as :func:`score` takes and gives them.
+        lemmas: of its training rows, compared character by character.
+
+    Returns:
+        In percent ``lemma_seen``, ``acc_seen``, ``acc_unseen``, and ``acc_gap``, the difference of the two accuracies;
+        what no pair counts for is missing.
+    """
+    pairs = dict.fromkeys(map(pair_of, rows))
+    correct: dict[str, list[bool]] = {"acc_seen": [], "acc_unseen": []}
+    for (lemma, _), outcome in zip(pairs, outcomes):
+        correct["acc_seen" if lemma in lemmas else "acc_unseen"].append(outcome.correct)
+    scores = {name: 100 * fmean(own) for name, own in correct.items() if own}
+    if len(scores) == 2:
+        scores["acc_gap"] = scores["acc_seen"] - scores["acc_unseen"]
+    return {"lemma_seen": 100 * len(correct["acc_seen"]) / len(pairs), **scores}
 
 
 def paired_bootstrap(
@@ -250,6 +291,17 @@ def _macro(languages: dict[str, dict[str, float]]) -> dict[str, float]:
         if values:
             macro[metric] = fmean(values)
     return macro
+
+
+def _averaged_over(languages: dict[str, dict[str, float]]) -> list[str]:
+    """Over how many languages seen and unseen lemmas are averaged, where it is not over all."""
+    count = sum("lemma_seen" in scores for scores in languages.values())
+    lines = []
+    for metric in ("acc_seen", "acc_unseen"):
+        own = sum(metric in scores for scores in languages.values())
+        if own < count:
+            lines.append(f"`{_HEADS[metric]}` is over {own} of {count} languages: the others have no such pairs.")
+    return lines
 
 
 def _about(options: Options, golds: Sequence[Gold]) -> dict[str, object]:

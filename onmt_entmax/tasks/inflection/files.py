@@ -9,7 +9,7 @@ from typing import Any, Callable, NamedTuple, TypeVar
 
 from onmt_entmax.errors import UserError
 from onmt_entmax.files import iterate_lines, split_tokens, write_lines
-from onmt_entmax.tasks.inflection.format import Row, decode_form, read_rows
+from onmt_entmax.tasks.inflection.format import Row, decode_form, decode_source, find_corpora, read_rows
 from onmt_entmax.tasks.results import read_checked_certificates, read_predictions
 
 _OFFICIAL_FILE = re.compile(r"(.+?)-(?:covered-test|test|dev|train(?:-(?:low|medium|high))?)")
@@ -23,6 +23,14 @@ class Gold(NamedTuple):
     path: Path
     rows: list[Row]
     scored: bool
+
+
+class Training(NamedTuple):
+    """What a model was trained on: the lemmas of each language that is scored, its rows, and the files read."""
+
+    lemmas: dict[str, set[str]]
+    rows: int
+    files: list[Path]
 
 
 def read_gold(paths: Sequence[Path]) -> list[Gold]:
@@ -52,6 +60,42 @@ def read_gold(paths: Sequence[Path]) -> list[Gold]:
     if not any(gold.scored for gold in found.values()):
         raise UserError(f"{paths[0]}: no file with forms to score against.")
     return [found[language] for language in sorted(found)]
+
+
+def read_training(paths: Sequence[Path], golds: Sequence[Gold], setting: str | None) -> Training:
+    """Read the lemmas of the training rows of every language that is scored; rows of others are passed over.
+
+    Args:
+        paths: prepared folders or their ``train.src``, folders of official files (as for ``prepare``), or such files.
+        golds: the inputs.
+        setting: which of a folder's official files; None for those without a setting.
+
+    Raises:
+        UserError: bad files, as :func:`read_rows`; a language that has no rows, or that is in two of the files.
+    """
+    wanted = {gold.language for gold in golds if gold.scored}
+    files: list[Path] = []
+    for path in paths:
+        if not path.is_dir():
+            files.append(path)
+        elif (path / "train.src").is_file():
+            files.append(path / "train.src")
+        else:
+            corpora = find_corpora([path], setting, option="train")
+            files += [corpus.train for language, corpus in corpora.items() if language in wanted]
+    found: dict[str, Path] = {}
+    lemmas: dict[str, list[str]] = {}
+    for path in files:
+        for language, own in _lemmas(path).items():
+            if language in found:
+                raise UserError(f"{path}: {language} is also in {found[language]}.")
+            found[language], lemmas[language] = path, own
+    missing = sorted(wanted - found.keys())
+    if missing:
+        have = f"they have {', '.join(sorted(found))}" if found else "they have no language"
+        raise UserError(f"{', '.join(map(str, paths))}: no training rows of {', '.join(missing)}; {have}.")
+    rows = sum(len(lemmas[language]) for language in wanted)
+    return Training({language: set(lemmas[language]) for language in wanted}, rows, files)
 
 
 def read_guesses(path: Path, golds: Sequence[Gold], n_best: int = 1) -> dict[str, list[list[str]]]:
@@ -109,6 +153,21 @@ def write_submission(folder: Path, setting: str | None, golds: Sequence[Gold], g
 def read_certificates(path: Path, golds: Sequence[Gold]) -> dict[str, list[dict[str, Any]]]:
     """Read a certificates file, or a folder of them, one per language; language -> a certificate per input."""
     return _per_language(path, golds, read_checked_certificates)
+
+
+def _lemmas(path: Path) -> dict[str, list[str]]:
+    """Language -> the lemmas of its training rows, without the blanks before them, as the official scorer has them."""
+    if path.suffix != ".src":
+        rows = read_rows(path)
+        return {_language(path): [row.lemma.lstrip() for row in rows]} if rows else {}
+    found: dict[str, list[str]] = {}
+    for number, line in enumerate(iterate_lines(path), 1):
+        try:
+            language, lemma, _ = decode_source(line)
+        except ValueError as error:
+            raise UserError(f"{path}, line {number}: {error}") from None
+        found.setdefault(language, []).append(lemma.lstrip())
+    return found
 
 
 def _language(path: Path) -> str:

@@ -149,7 +149,9 @@ def read_rows(path: PathLike, covered: bool = False) -> list[Row]:
     return rows
 
 
-def find_corpora(folders: list[Path], setting: str | None, languages: list[str] | None) -> dict[str, Corpus]:
+def find_corpora(
+    folders: list[Path], setting: str | None, languages: list[str] | None = None, option: str = "data"
+) -> dict[str, Corpus]:
     """Find the files of every language, or of those asked for.
 
     Args:
@@ -157,6 +159,7 @@ def find_corpora(folders: list[Path], setting: str | None, languages: list[str] 
             ``LANG-covered-test``, or has folders ``all`` and ``surprise`` (in ``task1`` or not) that do.
         setting: ``low``, ``medium``, ``high``; None for data without settings.
         languages: None for all that have a training and a development file.
+        option: what the user gave the folders with, for errors.
 
     Returns:
         Language -> its files, sorted by language.
@@ -168,7 +171,7 @@ def find_corpora(folders: list[Path], setting: str | None, languages: list[str] 
         raise invalid_setting("setting", setting, choices(SETTINGS))
     found: dict[str, Corpus] = {}
     settings = set()
-    places = [place for folder in folders for place in _places(folder)]
+    places = [place for folder in folders for place in _places(folder, option)]
     for place in places:
         for path in sorted(place.iterdir()):
             match = _TRAIN_FILE.fullmatch(path.name)
@@ -195,14 +198,14 @@ def find_corpora(folders: list[Path], setting: str | None, languages: list[str] 
     return {language: found[language] for language in sorted(set(languages or found))}
 
 
-def _places(folder: Path) -> list[Path]:
+def _places(folder: Path, option: str) -> list[Path]:
     if not folder.is_dir():
-        raise invalid_setting("data", folder, "There is no such folder.")
+        raise invalid_setting(option, folder, "There is no such folder.")
     candidates = [folder, *(folder / name for name in ("all", "surprise", "task1/all", "task1/surprise"))]
     places = [place for place in candidates if place.is_dir() and any(place.glob("*-train*"))]
     if not places:
         raise invalid_setting(
-            "data", folder, "It holds no LANG-train or LANG-train-SETTING, nor does `all` or `surprise` in it."
+            option, folder, "It holds no LANG-train or LANG-train-SETTING, nor does `all` or `surprise` in it."
         )
     return places
 

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from onmt_entmax import cli
-from onmt_entmax.files import read_lines, write_json, write_lines
+from onmt_entmax.files import read_lines, sha256, write_json, write_lines
 from onmt_entmax.tasks.inflection.evaluate import paired_bootstrap, score
 from onmt_entmax.tasks.inflection.format import Row
 from onmt_entmax.version import version
@@ -331,3 +331,98 @@ def test_bootstrap_swaps_sign_and_finds_no_difference_between_equals():
     other = {"x": [True, True, True]}
     forth, back = paired_bootstrap(system, other, samples=50), paired_bootstrap(other, system, samples=50)
     assert forth.difference == pytest.approx(-100 / 3) and back.difference == pytest.approx(100 / 3)
+
+
+# --- lemmas seen in training ---
+
+
+@pytest.fixture
+def trained(prepared):
+    """Training rows of `a` with the lemma of one of its two pairs; of `a-b` with none that is tested; and of `z`."""
+    rows = ["<lang:a> <tag:V> g o", "<lang:a> <tag:N> <tag:PL> g o", "<lang:a-b> <tag:N> X", "<lang:z> <tag:N> x"]
+    write_lines(prepared / "run" / "train.src", rows)
+    return prepared
+
+
+def test_accuracy_by_whether_a_lemma_was_seen(trained, capsys):
+    status, result = evaluate(trained, "--train", trained / "run")
+    assert status == 0
+    # a: go is in its training rows and right; dive is not, and wrong. a-b: x is not (X is another lemma, and the x of z
+    # another language), and right. c has no forms, so its training rows are not asked for
+    assert result["languages"] == {
+        "a": {"inputs": 3, "pairs": 2, "acc": 50, "lev": 1, "lemma_seen": 50, "acc_seen": 100, "acc_unseen": 0,
+              "acc_gap": 100},
+        "a-b": {"inputs": 1, "pairs": 1, "acc": 100, "lev": 0, "lemma_seen": 0, "acc_unseen": 100},
+        "c": {"inputs": 1},
+    }  # fmt: skip
+    # seen (50 + 0) / 2; unseen (0 + 100) / 2; only a has seen ones, and so a difference
+    assert result["macro"] == {
+        "acc": 75, "lev": 0.5, "lemma_seen": 25, "acc_seen": 100, "acc_unseen": 50, "acc_gap": 100
+    }  # fmt: skip
+    fields = SIGNATURE.replace("|version", "|train:3|version")  # the rows of a and a-b
+    assert result["signatures"] == {
+        "acc": f"acc|{SIGNATURE}",
+        "lev": f"lev|{SIGNATURE}",
+        "lemma_seen": f"lemma_seen|{fields}",
+        "acc_seen": f"acc_seen|{fields.replace('langs:2', 'langs:1')}",
+        "acc_unseen": f"acc_unseen|{fields}",
+        "acc_gap": f"acc_gap|{fields.replace('langs:2', 'langs:1')}",
+    }
+    assert result["files"][str(trained / "run" / "train.src")] == sha256(trained / "run" / "train.src")
+    lines = capsys.readouterr().out.split("\n")
+    assert [line.split() for line in lines[1:5]] == [
+        ["a", "50.00", "1.00", "50.00", "100.00", "0.00", "100.00"],
+        ["a-b", "100.00", "0.00", "0.00", "-", "100.00", "-"],
+        ["c", "-", "-", "-", "-", "-", "-"],
+        ["macro", "average", "75.00", "0.50", "25.00", "100.00", "50.00", "100.00"],
+    ]
+    assert lines[5] == "`acc seen %` is over 1 of 2 languages: the others have no such pairs."
+
+
+def test_training_rows_may_be_official_files(trained):
+    # CRLF, a byte order mark, and blanks before a lemma, which the official scorer does not see
+    (trained / "a-train-low").write_bytes(b"\xef\xbb\xbf go\twent\tV\r\ngo\tgo\tN;PL\r\n")
+    (trained / "a-b-train-low").write_bytes(b"X\tx\tN\n")
+    for end in ("a-dev", "a-b-dev", "a-train-high", "a-b-train-high"):
+        write_lines(trained / end, ["dive\tdove\tV"])
+    wanted = evaluate(trained, "--train", trained / "run")[1]
+    files = (trained / "a-train-low", trained / "a-b-train-low")
+    # of a folder's settings that of the manifest
+    for given in ((trained / "run" / "train.src",), files, (trained,)):
+        found = evaluate(trained, "--train", *given)[1]
+        assert (found["languages"], found["signatures"]) == (wanted["languages"], wanted["signatures"])
+    assert set(map(str, files)) < set(found["files"])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"go\twent\tV\n", "a-train-low: no training rows of a-b; they have a."),
+        (b"", "a-train-low: no training rows of a, a-b; they have no language."),
+        (b"go\twent\tV\r\r\n", "a-train-low, line 1: it ends with a carriage return."),
+        (b"go\twent\tV\ng\xff\twent\tV\n", "a-train-low, line 2: not valid UTF-8"),
+        (b"go\twent\n", "a-train-low, line 1: a row has lemma, form and tags"),
+    ],
+)
+def test_wrong_training_rows_are_one_line(trained, capsys, content, message):
+    (trained / "a-train-low").write_bytes(content)
+    assert evaluate(trained, "--train", trained / "a-train-low")[0] == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["run/train.src", "a-train-low"], "a-train-low: a is also in "),
+        (["run/test"], "Invalid setting for `train`: "),
+        (["nowhere"], "nowhere: no such file."),
+        (["run/train.src", "pred.src"], "pred.src, line 1: not an inflection source line"),
+    ],
+)
+def test_wrong_places_of_training_rows_are_one_line(trained, capsys, given, message):
+    write_lines(trained / "a-train-low", ["go\twent\tV"])
+    write_lines(trained / "pred.src", ["g o"])
+    assert evaluate(trained, "--train", *(trained / one for one in given))[0] == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
