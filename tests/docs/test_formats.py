@@ -128,7 +128,8 @@ def test_results(folder, tmp_path):
         "--json",
         tmp_path / "r.json",
     ]
-    words += ["--certificates", tmp_path / "certificates"]
+    write(tmp_path / "x-train", ["a\tb\tN"])
+    words += ["--certificates", tmp_path / "certificates", "--train", tmp_path / "x-train"]
     assert main(["evaluate", "inflection", *map(str, words)]) == 0
     inflection = read_json(tmp_path / "r.json")
     scores = {"bleu_tok": 1.0, "bleu_raw": 1.0, "chrf": 1.0, "complete": 1.0}
