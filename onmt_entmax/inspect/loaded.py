@@ -67,6 +67,7 @@ class Loaded:
         self._source_types = len(source)
         self.lock = threading.Lock()
         self._sessions: OrderedDict[tuple[str, ...], Session] = OrderedDict()
+        self._heads = head_places(self.models.members[0]) if len(self.models.members) == 1 else {}
         self.attentions = self._attentions()
 
     def describe(self) -> dict[str, Any]:
@@ -84,14 +85,13 @@ class Loaded:
             "joiner": self.texts.joiner,
         }
 
-    @property
-    def _heads(self) -> dict[str, tuple[int, int]]:
-        return head_places(self.models.members[0]) if len(self.models.members) == 1 else {}
-
     def _attentions(self) -> list[dict[str, Any]]:
-        """Which attentions there are, with their numbers of layers and heads."""
+        """Which attentions there are, with their numbers of layers and heads, and with each head's alpha."""
         if self._heads:
-            return [{"name": name, "layers": layers, "heads": heads} for name, (layers, heads) in self._heads.items()]
+            return [
+                {"name": name, "layers": len(alphas), "heads": len(alphas[0]), "alphas": alphas}
+                for name, alphas in self._heads.items()
+            ]
         # others say when they are asked; an input of one token will do
         vocabs = self.models.vocabs or {}
         vocabularies = (vocabs["src"], *vocabs.get("src_feats", []))

@@ -98,10 +98,9 @@ def lengths_at(place: str, src_len: Tensor, tgt_len: Tensor) -> tuple[Tensor, Te
     return src_len if place.startswith("encoder") else tgt_len, tgt_len if place.startswith("decoder") else src_len
 
 
-def head_places(model) -> dict[str, tuple[int, int]]:
-    """The attentions of a Transformer, each with its numbers of layers and of heads."""
-    found = head_layers(model).items()
-    return {place: (len(layers), layers[0].head_count) for place, layers in found if layers}
+def head_places(model) -> dict[str, list[list[float]]]:
+    """The attentions of a Transformer, each with the alphas of its layers' heads."""
+    return {place: [_alphas(layer) for layer in layers] for place, layers in head_layers(model).items() if layers}
 
 
 def head_attention(models, scorer, target: list[int], place: str, layer: int, head: int) -> Tensor:

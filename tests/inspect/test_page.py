@@ -82,6 +82,18 @@ class Served:
 
 
 @pytest.fixture(scope="module")
+def translating(tmp_path_factory) -> list[Path]:
+    """A Transformer whose heads have alphas of their own, and a recurrent model: the input of both is tokens."""
+    onmt_entmax.register()
+    corpus = Corpus(tmp_path_factory.mktemp("translating"))
+    sizes = ("-encoder_type", "transformer", "-decoder_type", "transformer", "-layers", "3", "-heads", "2")
+    widths = ("-hidden_size", "16", "-transformer_ff", "16", "-attention_dropout", "0", "-position_encoding")
+    learned = ("-self_attention_alpha", "learned", "-context_attention_alpha", "learned", "-learned_alpha_rate", "20")
+    transformer = corpus.train("transformer", *sizes, *widths, *learned, "-generator_alpha", "1.5", steps=60)
+    return [transformer, corpus.train("recurrent", "-global_attention_alpha", "1.5", steps=20)]
+
+
+@pytest.fixture(scope="module")
 def paths(tmp_path_factory) -> list[Path]:
     onmt_entmax.register()
     corpus = Verbs(tmp_path_factory.mktemp("verbs"))
@@ -347,6 +359,88 @@ def test_attention_is_blank_where_it_is_zero(page, model):
     assert page.texts(".readout") == [sentence]
     page.driver.switch_to.active_element.send_keys(Keys.ARROW_DOWN)
     assert page.texts(".readout")[0].startswith(f"“{found.tokens[1]}” looked at ")
+
+
+def cells(page) -> list[list[float]]:
+    """The weights that are drawn, by their opacity; what is blank is 0."""
+    return page.driver.execute_script(
+        """
+        const [frame] = document.querySelectorAll(".heat .frame"), at = Number(frame.getAttribute("x"));
+        return [...document.querySelectorAll(".heat .query")].map((row) => {
+          const weights = Array(frame.getAttribute("width") / 24).fill(0);
+          for (const cell of row.querySelectorAll(".cell"))
+            weights[(cell.getAttribute("x") - 1 - at) / 24] = Number(cell.getAttribute("fill-opacity"));
+          return weights;
+        });
+        """
+    )
+
+
+def test_every_layer_and_head_of_a_transformer_can_be_chosen(driver, translating):
+    served = Served(translating)
+    try:
+        page = Page(driver, f"http://127.0.0.1:{served.port}/")
+        transformer, recurrent = served.loaded
+        choose_heads(page, transformer, recurrent)
+    finally:
+        served.stop()
+
+
+def choose_heads(page, transformer, recurrent):
+    name = transformer.name
+    source, at = "a b c d".split(), "source=a+b+c+d&view=attention"
+    kinds = {one["name"]: one for one in transformer.attentions}
+    tokens = transformer.search(source, [], [], "beam", 5, 250, lambda: None)["hypotheses"][0]["tokens"]
+
+    def select(what: str, text: str) -> None:
+        page.find(f"#{what}").send_keys(text)
+        page.settle()
+
+    def shown(kind: str, layer: int, head: int) -> list[list[float]]:
+        alpha = kinds[kind]["alphas"][layer - 1][head - 1]
+        rounded = f"{alpha:.3f}".rstrip("0").rstrip(".")
+        text = f"{kind.replace('_', ' ')}, layer {layer}, head {head}, α {rounded}"
+        page.wait(lambda: page.texts(".panel .place") == [text])
+        weights = transformer.attention(source, tokens, kind, layer, head, lambda: None)["weights"]
+        drawn = [[max(0.06, weight) if weight > 0 else 0 for weight in row] for row in weights]  # faint, but seen
+        assert cells(page) == [pytest.approx(row, abs=6e-4) for row in drawn]
+        return weights
+
+    page.open(f"{at}&model={name}")
+    assert page.texts("#layer option") == ["1", "2", "3"] and page.texts("#head option") == ["1", "2"]
+    assert page.texts("#attention option") == [kind.replace("_", " ") for kind in kinds]
+    seen = [shown("context_attention", 1, 1)]
+    select("layer", "3")
+    seen.append(shown("context_attention", 3, 1))
+    select("head", "2")
+    seen.append(shown("context_attention", 3, 2))
+    assert "layer=3" in page.fragment and "head=2" in page.fragment
+    select("attention", "encoder")
+    seen.append(shown("encoder_self_attention", 1, 1))
+    page.driver.back()
+    shown("context_attention", 3, 2)
+    assert len({str(weights) for weights in seen}) == len(seen)  # no two look alike
+
+    # a recurrent model has one attention: there is nothing to choose
+    page.open(f"{at}&model={recurrent.name}")
+    page.wait(lambda: page.texts(".heat .query"))
+    assert not page.find("#attention-settings").is_displayed() and page.texts(".panel .place") == []
+    # beside it, whichever stands first, the Transformer's are there
+    for first, second in ((name, recurrent.name), (recurrent.name, name)):
+        page.open(f"{at}&model={first}&beside={second}&layer=2&head=2")
+        page.wait(lambda: len(page.texts(".panel .heat")) == 2)
+        assert [text[:37] for text in page.texts(".panel .place")] == ["context attention, layer 2, head 2, α"]
+    select("attention", "decoder")
+    page.wait(lambda: page.texts(".panel .alert"))
+    assert page.texts(".panel .alert") == [f"{recurrent.name} has no decoder self attention."]
+
+    # a link to what is not there
+    page.open(f"{at}&model={name}&layer=4&head=3")
+    assert page.texts("#notices p") == [
+        "The link asks for layer 4 of 3; 1 is used.",
+        "The link asks for head 3 of 2; 1 is used.",
+    ]
+    shown("context_attention", 1, 1)
 
 
 def test_a_permanent_link_restores_everything(page, model, paths):

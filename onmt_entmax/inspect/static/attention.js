@@ -76,14 +76,14 @@ export function drawHeat(map, label, tell) {
   return svg;
 }
 
-/** A model's panel of the attention view; `map` as /api/attention gives it, `kind` says of which head. */
+/** A model's panel of the attention view; `map` as /api/attention gives it, `kind` says of which head (see `headOf`). */
 export function attentionPanel(map, model, kind, text) {
   const cells = map.weights.flat();
   const nonzero = cells.filter((weight) => weight > 0).length;
   const mean = (nonzero / Math.max(map.queries.length, 1)).toFixed(1);
   const whole = `Each token looks at ${mean} of ${map.keys.length} tokens on average; blank means exactly zero.`;
   const readout = h("p", { class: "readout" }, whole);
-  const svg = drawHeat(map, `Attention of ${model.name}: a row per token that looks, a column per token looked at`, (sentence) => {
+  const svg = drawHeat(map, `${kind.text || "Attention"} of ${model.name}: a row per token that looks, a column per token looked at`, (sentence) => {
     readout.textContent = sentence ?? whole;
     if (sentence && svg.contains(document.activeElement)) say(sentence);
   });
@@ -96,6 +96,7 @@ export function attentionPanel(map, model, kind, text) {
       button("SVG", `Save the attention of ${model.name} as SVG`,
         () => download(fileName(model, "attention.svg"), standalone(svg), "image/svg+xml"))),
     text === null ? null : h("p", {}, "Output: ", h("bdi", {}, text)),
+    kind.text ? h("h3", { class: "place" }, kind.text) : null,
     h("div", { class: "scroll" }, svg),
     readout,
   ];

@@ -67,11 +67,18 @@ function restore() {
     found.notices.push(`${models[state.beside].name} cannot stand beside ${model.name}.`);
     state.beside = null;
   }
-  if (state.attention && !model.attention.some((one) => one.name === state.attention)) {
+  const kinds = attentions();
+  if (state.attention && !kinds.some((one) => one.name === state.attention)) {
     found.notices.push(`The link asks for attention ${state.attention}, which ${model.name} has not.`);
     state.attention = "";
   }
-  if (state.view === "attention" && !model.attention.length) state.view = "search";
+  const kind = attentionOf(kinds);
+  for (const name of ["layer", "head"]) {
+    if (kind && state[name] > kind[`${name}s`]) {
+      found.notices.push(`The link asks for ${name} ${state[name]} of ${kind[`${name}s`]}; 1 is used.`);
+      state[name] = 1;
+    }
+  }
   replace(byId("notices"), found.notices.map((text) => h("p", { class: "alert" }, text)));
   editor.set(state.text);
   show();
@@ -91,6 +98,8 @@ function options(select, entries, value) {
 /** Make the controls say what the state says. */
 function show() {
   const model = models[state.model];
+  const kinds = attentions();
+  if (state.view === "attention" && !kinds.length) state.view = "search";
   options(byId("model"), models.map((one, place) => [place, `${one.name} (${one.alphas})`]), state.model);
   byId("beside-label").hidden = !models.some(fits);
   options(byId("beside"), [["", "nothing"], ...models.map((one, place) => [place, `${one.name} (${one.alphas})`])
@@ -115,22 +124,48 @@ function show() {
     tab.tabIndex = view === state.view ? 0 : -1;
     byId(`view-${view}`).hidden = view !== state.view;
   }
-  byId("tab-attention").hidden = !model.attention.length;
-  const kind = attentionKind();
+  byId("tab-attention").hidden = !kinds.length;
+  const kind = attentionOf(kinds);
   if (!kind) return;
-  options(byId("attention"), model.attention.map((one) => [one.name, one.name.replaceAll("_", " ")]), kind.name);
+  options(byId("attention"), kinds.map((one) => [one.name, spoken(one.name)]), kind.name);
   for (const [name, count] of [["layer", kind.layers], ["head", kind.heads]]) {
-    options(byId(name), Array.from({ length: count }, (_, index) => [index + 1, index + 1]), kind[name]);
+    state[name] = Math.min(state[name], count); // another model may have more
+    options(byId(name), Array.from({ length: count }, (_, index) => [index + 1, index + 1]), state[name]);
     byId(`${name}-label`).hidden = count < 2;
   }
-  byId("attention-settings").hidden = model.attention.length < 2 && kind.layers < 2 && kind.heads < 2;
+  byId("attention-settings").hidden = kinds.length < 2 && kind.layers < 2 && kind.heads < 2;
 }
 
-/** The attention that is shown, with its layer and head. */
-function attentionKind() {
-  const kinds = models[state.model].attention;
-  const kind = [state.attention, "context_attention"].map((name) => kinds.find((one) => one.name === name)).find(Boolean) ?? kinds[0];
-  return kind && { ...kind, layer: Math.min(state.layer, kind.layers), head: Math.min(state.head, kind.heads) };
+const spoken = (name) => name.replaceAll("_", " ");
+
+/** The attentions that the chosen models have between them, each with the most layers and heads. */
+function attentions() {
+  const found = new Map();
+  for (const { name, layers, heads } of chosen().flatMap((model) => model.attention)) {
+    const known = found.get(name) ?? { layers: 0, heads: 0 };
+    found.set(name, { name, layers: Math.max(layers, known.layers), heads: Math.max(heads, known.heads) });
+  }
+  return [...found.values()];
+}
+
+/** The one of some attentions that is shown: what the state names, else the context attention. */
+function attentionOf(kinds) {
+  return [state.attention, "context_attention"].map((name) => kinds.find((one) => one.name === name)).find(Boolean) ?? kinds[0];
+}
+
+/** The attention of a model that is shown, with its layer and head and what is said of them; an only head is always shown. */
+function headOf(model) {
+  const { name } = attentionOf(attentions());
+  const kind = model.attention.find((one) => one.name === name);
+  if (!kind) throw new Error(`${model.name} has no ${spoken(name)}.`);
+  const single = kind.layers * kind.heads === 1;
+  const [layer, head] = single ? [1, 1] : [state.layer, state.head];
+  for (const [part, value, most] of [["layer", layer, kind.layers], ["head", head, kind.heads]]) {
+    if (value > most) throw new Error(`${model.name} has no ${part} ${value} there: it has ${plural(most, part)}.`);
+  }
+  const alpha = kind.alphas?.[layer - 1][head - 1];
+  const place = single && model.attention.length === 1 ? "" : `${spoken(name)}, layer ${layer}, head ${head}`;
+  return { name, layer, head, text: place && `${place}${alpha ? `, α ${Number(alpha.toFixed(3))}` : ""}` };
 }
 
 function showTags(model) {
@@ -221,12 +256,13 @@ const askComplete = async (model) => ({ text: state.text,
   found: await api.post("complete", model.id, { input: input(), text: state.text, max_words: 10 }) });
 
 async function askAttention(model) {
+  const kind = headOf(model);
   const found = await api.post("search", model.id, searchBody());
   const hypothesis = found.hypotheses[state.rank - 1] ?? found.hypotheses[0];
   if (!hypothesis) throw new Error("Nothing was found whose attention could be shown.");
-  const { name, layer, head } = attentionKind();
-  const map = await api.post("attention", model.id, { input: input(), tokens: hypothesis.tokens, attention: name, layer, head });
-  return { map, text: hypothesis.text };
+  const map = await api.post("attention", model.id, { input: input(), tokens: hypothesis.tokens,
+    attention: kind.name, layer: kind.layer, head: kind.head });
+  return { map, kind, text: hypothesis.text };
 }
 
 // ---------------------------------------------------------------- showing answers
@@ -244,7 +280,7 @@ function draw() {
       const tree = panel.querySelector(".tree");
       if (tree) tree.parentElement.scrollLeft = Math.max(0, tree.start - 40);
     }
-    if (state.view === "attention") replace(panel, attentionPanel(answer.map, model, attentionKind(), answer.text));
+    if (state.view === "attention") replace(panel, attentionPanel(answer.map, model, answer.kind, answer.text));
     if (state.view === "complete") {
       if (answer.text !== state.text) return;
       if (place === 0) editor.answer(answer.found, model.source === "inflection" ? "" : " ");
