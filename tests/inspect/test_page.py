@@ -388,7 +388,7 @@ def test_every_layer_and_head_of_a_transformer_can_be_chosen(driver, translating
 
 def choose_heads(page, transformer, recurrent):
     name = transformer.name
-    source, at = "a b c d".split(), "source=a+b+c+d&view=attention"
+    source, at = ["a", "b", "c", "d"], "source=a+b+c+d&view=attention"
     kinds = {one["name"]: one for one in transformer.attentions}
     tokens = transformer.search(source, [], [], "beam", 5, 250, lambda: None)["hypotheses"][0]["tokens"]
 
