@@ -38,6 +38,24 @@ def map_heads(model, alphas: dict[str, float | str]) -> None:
                 layer.self_attn_type, layer.flash2 = "scaled-dot", False
 
 
+def begin_queries(model, factor: float | None) -> None:
+    """Shrink the query projections of a new Transformer.
+
+    Scores that differ by two leave 1.5-entmax a single weight, behind which there is no gradient, where softmax still
+    weighs all. So sparse heads begin with equal scores, as Yang et al. (2022, Tensor Programs V, appendix D.2) let all
+    attention begin: their query weights are zero.
+
+    Args:
+        factor: of the query weights of all heads; None: 0 in sparse heads, 1 in softmax's.
+    """
+    for layers in head_layers(model).values():
+        for layer in layers:
+            scale = (0.0 if isinstance(layer.softmax, HeadMapping) else 1.0) if factor is None else factor
+            with torch.no_grad():
+                for parameter in layer.linear_query.parameters():
+                    parameter.mul_(scale)
+
+
 def drop_by_engine(model) -> None:
     """Let the engine draw a Transformer's dropout masks: on a CPU OpenNMT-py's take a tenth of a training step."""
     for module in list(model.modules()) if any(head_layers(model).values()) else ():

@@ -12,7 +12,7 @@ from tqdm import tqdm
 from onmt_entmax.engines.cpu.products import products
 from onmt_entmax.errors import UserError, invalid_setting
 from onmt_entmax.plugin.alphas import HEADS, alpha_of
-from onmt_entmax.plugin.heads import alpha_of_modules, head_alphas, learned_alphas, map_heads
+from onmt_entmax.plugin.heads import alpha_of_modules, begin_queries, head_alphas, learned_alphas, map_heads
 from onmt_entmax.unknown import UnknownTokens
 
 if TYPE_CHECKING:
@@ -253,6 +253,9 @@ def build_base_model(stock):
         start = getattr(model_opt, "learned_alpha_start", None)
         for module in learned_alphas(model):
             module.begin_at(1.5 if start is None else start)
+        for side in (getattr(model, "encoder", None), model.decoder):
+            if hasattr(side, "embeddings"):
+                side.embeddings.std = getattr(model_opt, "embedding_init", 0.0)
         return model
 
     return build_base_model
@@ -264,9 +267,24 @@ def build_model(stock):
         if checkpoint is None:  # `param_init` has drawn a random start for every parameter
             for module in learned_alphas(model):
                 module.begin_again()
+            begin_queries(model, getattr(model_opt, "query_init", None))
         return model
 
     return build_model
+
+
+def load_pretrained_vectors(stock):
+    def load_pretrained_vectors(self, emb_file):  # called right after `param_init`, with or without a file
+        if self.std:
+            for table in self.emb_luts:
+                drawn = torch.empty(table.weight.shape).normal_(0, self.std)  # on the CPU: the same on every device
+                with torch.no_grad():
+                    table.weight.copy_(drawn)
+                    if table.padding_idx is not None:
+                        table.weight[table.padding_idx] = 0
+        return stock(self, emb_file)
+
+    return load_pretrained_vectors
 
 
 def load_state_dict(stock):

@@ -40,6 +40,8 @@ _SIZES: Ranges = (
         lambda value: value >= 1 or value == -1,
         "It must be at least 1; -1 leaves it to the options of each side.",
     ),
+    ("embedding_init", lambda value: 0 <= value < float("inf"), "It must be a standard deviation of at least 0."),
+    ("query_init", lambda value: value is None or 0 <= value < float("inf"), "It must be a factor of at least 0."),
 )
 
 
@@ -74,6 +76,10 @@ def add_model_options(parser) -> None:
     add(group, "learned_alpha_start", "Where learned alphas begin (1.5), in (1, 2).", type=float, default=None)
     what = "Learning rate of learned alphas, times that of the other parameters (1); for `optim: adam`."
     add(group, "learned_alpha_rate", what, type=float, default=None)
+    what = "Factor of the query weights of a new Transformer's heads (0 for sparse heads, 1 for softmax)."
+    add(group, "query_init", what, type=float, default=None)
+    what = "Standard deviation of a new model's embeddings (0: as `param_init` says)."
+    add(group, "embedding_init", what, type=float, default=0.0)
 
 
 def add_matmul_precision(group) -> None:
@@ -132,13 +138,16 @@ def validate_model(opt: Namespace) -> None:
     if getattr(opt, "encoder_type", "rnn") == "brnn" and getattr(opt, "enc_hid_size", 2) % 2:
         rule = "It must be even with `encoder_type: brnn`: each direction has half of it."
         raise invalid_setting("hidden_size", opt.enc_hid_size, rule)
+    transformer = "transformer" in (getattr(opt, "encoder_type", "rnn"), decoder)
     given, sparse = vars(opt), any(alpha != 1 for alpha in alphas.values())
     without = f"Without attention `global_attention_alpha` {attention} has no meaning."
     prior = f"`generator_alpha` is {generator}: a language-model prior is a divergence between softmax distributions."
     language = f"`generator_alpha` is {generator}; language models are supported with softmax only."
     copying = "OpenNMT-py 3.5 can neither load nor decode models with copy attention; leave it out."
     again = "OpenNMT-py cannot load such a model again; use `pytorch`."
+    no_heads = "Neither `encoder_type` nor `decoder_type` is transformer: there are no queries."
     rules = (
+        (not transformer and given.get("query_init") is not None, "query_init", no_heads),
         (attention != 1 and given.get("global_attention") == "none", "global_attention", without),
         (given.get("copy_attn"), "copy_attn", copying),
         (generator != 1 and given.get("lm_prior_model"), "lm_prior_model", prior),

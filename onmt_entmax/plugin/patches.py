@@ -102,6 +102,12 @@ TABLE = (
     Patch("onmt.bin.release_model", "main", _instead(releasing.release_main), "keeps our state of training"),
     Patch("onmt.model_builder", "build_base_model", models.build_base_model, "alphas of output layer and heads"),
     Patch("onmt.model_builder", "build_model", models.build_model, "`param_init` re-initialises learned alphas"),
+    Patch(
+        "onmt.modules.embeddings:Embeddings",
+        "load_pretrained_vectors",
+        models.load_pretrained_vectors,
+        "`param_init_glorot` draws embeddings of large vocabularies too small",
+    ),
     Patch("onmt.models.model:BaseModel", "load_state_dict", models.load_state_dict, "shared parameters cannot load"),
     Patch(
         "onmt.modules.alibi_position_bias:AlibiPositionalBias",

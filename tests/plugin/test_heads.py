@@ -34,7 +34,8 @@ KINDS = {
 
 def build(*words: str, start: float = 1.0, seed: int = 0):
     """A model as ``onmt_train`` begins it, and its options; parameters between plus and minus ``start``."""
-    opt = model_options(*SIZES, *words, "-param_init", str(start))
+    query = () if "-query_init" in words else ("-query_init", "1")  # zero queries would hide differences
+    opt = model_options(*SIZES, *query, *words, "-param_init", str(start))
     torch.manual_seed(seed)
     return onmt.model_builder.build_model(opt, opt, {"src": VOCABULARY, "tgt": VOCABULARY}, None, -1), opt
 
@@ -158,9 +159,46 @@ def test_learned_alphas_begin_where_they_are_told(init):
         torch.testing.assert_close(module(), torch.full((2, 1, 1), 1.25))
 
 
+@pytest.mark.parametrize(("given", "sparse", "softmax"), [(None, 0, 1), (1.0, 1, 1), (0.5, 0.5, 0.5)])
+def test_sparse_heads_begin_with_equal_scores(given, sparse, softmax):
+    """Only the attention to the source is sparse here; keys and values stay as `param_init` draws them."""
+    opt = model_options(*SIZES, "-position_encoding", "-context_attention_alpha", "1.5", "-param_init", "1")
+    assert opt.query_init is None
+    opt.query_init = given
+    torch.manual_seed(0)
+    model = onmt.model_builder.build_model(opt, opt, {"src": VOCABULARY, "tgt": VOCABULARY}, None, -1)
+    plain, _ = build("-position_encoding")
+    for place, layers in head_layers(model).items():
+        factor = sparse if place == "context_attention" else softmax
+        for layer, other in zip(layers, head_layers(plain)[place]):
+            assert other.linear_query.weight.abs().min() > 0
+            torch.testing.assert_close(layer.linear_query.weight, factor * other.linear_query.weight, rtol=0, atol=0)
+            torch.testing.assert_close(layer.linear_keys.weight, other.linear_keys.weight, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("init", [("-param_init_glorot",), ()])
+def test_embeddings_begin_with_the_deviation_that_was_asked_for(init):
+    """A vocabulary of 10 (4 special tokens) times 8: 72 numbers beside the padding's zeros, whose deviation is within a
+    quarter of 0.5 (three standard errors); all other parameters are those that the same seed gives without the option.
+    """
+    start = 0 if init else 1
+    (drawn, _), (plain, _) = (build(*words, *init, start=start) for words in (("-embedding_init", "0.5"), ()))
+    for side in ("encoder", "decoder"):
+        weight = getattr(drawn, side).embeddings.word_lut.weight
+        rows = [row for row in range(10) if row != VOCABULARY["<blank>"]]
+        assert abs(weight[rows].std().item() - 0.5) < 0.125 and weight[VOCABULARY["<blank>"]].abs().max() == 0
+    others = {name: value for name, value in plain.state_dict().items() if "emb_luts" not in name}
+    for name, value in others.items():
+        torch.testing.assert_close(drawn.state_dict()[name], value, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (("-query_init", "-1"), "`query_init`: -1.0. It must be a factor of at least 0"),
+        (("-query_init", "0", "-encoder_type", "brnn", "-decoder_type", "rnn"), "Neither `encoder_type` nor"),
+        (("-embedding_init", "-1"), "`embedding_init`: -1.0. It must be a standard deviation of at least 0"),
+        (("-embedding_init", "nan"), "`embedding_init`: nan"),
         (("-self_attention_alpha", "0.9"), "`self_attention_alpha`: 0.9. It must be a number of at least 1"),
         (("-context_attention_alpha", "0.9"), "`context_attention_alpha`: 0.9. It must be a number of at least 1"),
         (
