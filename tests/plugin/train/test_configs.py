@@ -13,7 +13,7 @@ NAMES = [f"inflection/{name}" for name in ("medium", "high")] + [
 TRANSFORMERS = {  # layers, size, heads, size of the feed-forward layers, warm-up
     "inflection/transformer": (4, 256, 4, 1024, 4000),
     "translation/transformer": (6, 512, 8, 2048, 8000),
-    "translation/small/multi30k-de-en-transformer": (3, 256, 4, 1024, 1000),
+    "translation/small/multi30k-de-en-transformer": (3, 256, 4, 1024, 500),
 }
 
 

@@ -24,6 +24,7 @@ CHANGES = {
     "self_attention_alpha": 1.5,
     "context_attention_alpha": "learned",
     "learned_alpha_start": 1.3,
+    "query_init": 1,  # of equal scores alpha has no gradient
     "param_init": 0,
     "param_init_glorot": "true",
     "attention_dropout": "[0.1]",
