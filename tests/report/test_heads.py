@@ -28,6 +28,18 @@ def test_the_figure_shows_trajectories_and_the_best_validation(tmp_path):
     assert [list(line.get_ydata()) for line in divergence[2].lines] == [[0.45], [0.375]]
 
 
+def test_alphas_are_drawn_from_where_they_began_between_their_bounds(tmp_path):
+    path = tmp_path / "learned.jsonl"
+    write_heads(path, [1.5, 1.8], [50, 60])
+    rows = [{**json.loads(line), "alpha_start": 1.25} for line in path.read_text(encoding="utf-8").splitlines()]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    run = read_metrics(path)
+    assert trajectories(run, PLACES[0]) == ([0, 1, 2], [[[1.25, 1.25]], [[1.5, 1.5]], [[1.5, 1.8]]])
+    (axes, *_) = heads_figure({"": [run]}).subfigs[0].axes
+    assert axes.get_ylim() == (1, 2)
+    assert [list(line.get_ydata()) for line in axes.lines] == [[1.25, 1.5, 1.5], [1.25, 1.5, 1.8]]
+
+
 def test_runs_without_heads_are_refused_or_left_out(tmp_path, capsys):
     write_heads(tmp_path / "lstm.jsonl", [1.5], [50], heads=False)
     with pytest.raises(UserError, match="written by Transformers"):

@@ -243,6 +243,7 @@ class SparseTrainer(StockTrainer):
             "alpha_output": alpha,
             "alpha_attention": attention,
             "alpha_learned": learned,
+            **({"alpha_start": run.opt.learned_alpha_start} if learned and not run.opt.train_from else {}),
             "accuracy": 100 * stats.n_correct / stats.n_words if stats.n_words else None,
             "perplexity": math.exp(min(plain, 700.0)) if alpha == 1 and plain is not None else None,
             **(measures or TokenMeasures()).report(),

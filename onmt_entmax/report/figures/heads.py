@@ -52,9 +52,13 @@ def heads_of(run: Metrics) -> dict[str, Any]:
 
 
 def trajectories(run: Metrics, place: str) -> tuple[list[float], list[list[list[float]]]]:
-    """Steps, and the alphas of each validation, layer by layer and head by head."""
+    """Steps, and the alphas of each validation, layer by layer and head by head; before them where learning began."""
     rows = [row for row in run.rows if place in (row.get("heads") or {})]
-    return [row["step"] for row in rows], [row["heads"][place]["alpha"] for row in rows]
+    steps, alphas = [row["step"] for row in rows], [row["heads"][place]["alpha"] for row in rows]
+    start = run.rows[0].get("alpha_start")
+    if start is None or not alphas or all(one == alphas[0] for one in alphas):
+        return steps, alphas
+    return [0, *steps], [[[start] * len(heads) for heads in alphas[0]], *alphas]
 
 
 def moves(run: Metrics) -> bool:
@@ -81,9 +85,9 @@ def heads_figure(groups: Mapping[str, Sequence[Metrics]], width: float = style.P
     places = [place for place in PLACES if any(place in heads_of(run) for runs in groups.values() for run in runs)]
     learning = [(label, run) for label, runs in groups.items() for run in runs if moves(run)]
     with style.look(font_family=families(groups)):
-        rows = len(learning) + 2
-        figure = Figure(figsize=(width, 1.75 * rows + 0.2 * len(learning) + 0.16 * len(groups)), layout="constrained")
-        parts = list(figure.subfigures(rows, 1, squeeze=False)[:, 0])
+        heights = [2.5] * len(learning) + [1.75] * 2
+        figure = Figure(figsize=(width, sum(heights) + 0.16 * len(groups)), layout="constrained")
+        parts = list(figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0])
         for part, (label, run) in zip(parts, learning):
             _alphas(part, places, run)
             if len(learning) > 1:
@@ -116,8 +120,13 @@ def _alphas(part, places: Sequence[str], run: Metrics) -> None:
         axes.set_title(PLACES[place], loc="left")
         axes.set_xlabel("training step")
         axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+        axes.margins(x=0.03)
+        for height, side, text in ((0.01, "bottom", "softmax"), (0.99, "top", "sparsemax")):
+            axes.text(0.99, height, text, transform=axes.transAxes, ha="right", va=side, color=style.SOFT, size=7)
         axes.tick_params(labelleft=number == 1)
         axes.grid(True)
+    first.set_ylim(1, 2)
+    first.set_yticks([1, 1.25, 1.5, 1.75, 2], ["1", "1.25", "1.5", "1.75", "2"])
     first.set_ylabel("α of each head")
     handles, names = max((axes.get_legend_handles_labels() for axes in part.axes), key=lambda pair: len(pair[1]))
     part.legend(handles, names, loc="outside lower center", ncols=6)
