@@ -16,6 +16,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from onmt_entmax.commands.shared import check_distinct
 from onmt_entmax.errors import UserError, choices, invalid_setting
 
 # name -> (what it shows, what it is made from)
@@ -99,6 +100,8 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError(f"`figure {args.name}` needs --input: {source}.")
     if not source and args.input:
         raise UserError(f"`figure {args.name}` takes no --input.")
+    if args.name != "attention":  # it shows maps side by side, and counts nothing
+        check_distinct(args.input)
     if args.name in IN_TERMINAL and len(args.input) > 1:
         raise invalid_setting("input", f"{len(args.input)} files", f"`figure {args.name}` shows one input of one file.")
     if args.output is None and args.name not in IN_TERMINAL:

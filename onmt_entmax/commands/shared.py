@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import onmt_entmax
-from onmt_entmax.errors import UserError
+from onmt_entmax.errors import UserError, invalid_setting
 from onmt_entmax.files import json_line, read_lines, write_lines
 
 
@@ -77,6 +77,19 @@ def check_counts(sources: Sequence, targets: Sequence, name: str = "tgt") -> Non
     """Refuse sources and targets (the option ``--name``) of different number, naming both."""
     if len(sources) != len(targets):
         raise UserError(f"`--src` has {len(sources)} lines, but `--{name}` has {len(targets)}.")
+
+
+def check_distinct(paths: Sequence[Path]) -> None:
+    """Refuse to count a file twice.
+
+    Raises:
+        UserError: two of the paths lead to one file.
+    """
+    seen: set[Path] = set()
+    for path in paths:
+        if path.resolve() in seen:
+            raise invalid_setting("input", path, "It is given twice.")
+        seen.add(path.resolve())
 
 
 def write_records(output: str | None, records: Iterable[dict[str, Any]]) -> None:

@@ -10,6 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from onmt_entmax.commands.shared import check_distinct
 from onmt_entmax.files import write_text
 from onmt_entmax.report.table_formats import FORMATS, terminal
 from onmt_entmax.report.tables import TABLES
@@ -28,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print or write the table; without input it has the paper's numbers alone."""
+    check_distinct(args.input)
     table = TABLES[args.number](args.input)
     suffix = args.output.suffix.lower() if args.output else ""
     name = args.format or _BY_SUFFIX.get(suffix, "terminal")

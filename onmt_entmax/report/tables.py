@@ -203,6 +203,7 @@ def table3(paths: Sequence[Path]) -> Table:
         paths: files of ``onmt_entmax sparsity --output``, or ``PREFIX_metrics.jsonl``, whose best validation counts.
     """
     found: dict[float, list[tuple[Optional[float], Optional[float]]]] = {}
+    first: dict[float, dict[str, str]] = {}
     signatures, notices = [], []
     for path in paths:
         alphas, shown, numbers, signature = _sparsity(path)
@@ -211,6 +212,13 @@ def table3(paths: Sequence[Path]) -> Table:
             notices.append(f"{path}: alpha {shown} has no place in this table, where output and attention agree.")
             continue
         found.setdefault(alphas[0], []).append(numbers)
+        about = parse_signature(signature)
+        other = first.setdefault(alphas[0], about)
+        keys = sorted({*about, *other} - {"seed", "step", "alpha", "version", "onmt"})
+        differing = [f"{key} ({other.get(key)}, {about.get(key)})" for key in keys if about.get(key) != other.get(key)]
+        if differing:
+            which = f"{path}: averaged with another run of alpha {alphas[0]:g}, from which it differs in "
+            notices.append(f"{which}{', '.join(differing)}.")
     rows = []
     for alpha in sorted({*PAPER3, *found}):
         own = []
@@ -219,6 +227,9 @@ def table3(paths: Sequence[Path]) -> Table:
             own.append(Cell(fmean(values) if values else None))
         published = [Cell(value) for value in PAPER3.get(alpha, (None, None))]
         rows.append([alpha_name(alpha), *_beside(own, published)])
+    counts = sorted({len(own) for own in found.values()})
+    if counts:
+        notices.insert(0, _runs("averages", counts))
     notices.append("The paper's numbers are of its German-English validation set, ours of what the signatures name.")
     heads = [["method", "# attended", None, "# target words", None], ["", *["ours", "paper"] * 2]]
     title = "Average number of non-zeros in attention and output."

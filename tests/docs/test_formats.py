@@ -16,7 +16,7 @@ from tests.stock import Corpus, write
 
 FORMATS = (Path(__file__).parents[2] / "docs" / "formats.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## ([^:`\n]+?)(?::[^\n]*)?\n(.*?)(?=^## |\Z)", FORMATS, re.DOTALL | re.MULTILINE))
-# with options that are not used here; heads and alphas learned are those of Transformers (tests/end_to_end/test_transformer.py)
+# with options that are not used here; heads and learned alphas: of Transformers (tests/end_to_end/test_transformer.py)
 OPTIONAL = {"comparison", "conditional_on_prefix", "prefix_log_prob", "mbr", "heads", "alpha_start"}
 
 

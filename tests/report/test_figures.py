@@ -18,7 +18,7 @@ from onmt_entmax.report.figures import attention, plots, style
 from onmt_entmax.report.figures.search import search_figure
 from onmt_entmax.report.figures.trees import beam_figure, forced_figure
 from onmt_entmax.report.figures.trust import sentences, trust_figure, trusts_of
-from onmt_entmax.report.metrics import Metrics
+from onmt_entmax.report.metrics import Metrics, read_metrics
 from onmt_entmax.report.steps import forced_of
 from onmt_entmax.report.trees import tree_of
 from tests.report import samples
@@ -150,8 +150,7 @@ def test_dollar_signs_are_no_formulas(tmp_path):
 def test_labels_are_no_formulas_and_a_users_settings_do_not_matter(tmp_path, inputs):
     def drawn(name, label):
         output = tmp_path / f"{name}.png"
-        metrics = inputs["learning-curves"][1]
-        words = ["learning-curves", "--input", metrics, metrics, "--labels", label, "b_c"]
+        words = ["learning-curves", *inputs["learning-curves"][:3], "--labels", label, "b_c"]
         assert main(["figure", *words, "--output", str(output)]) == 0
         return output.read_bytes()
 
@@ -187,7 +186,7 @@ def test_many_models_go_on_several_rows():
 
 
 def test_runs_with_the_same_alphas_are_one_line_in_the_legend():
-    groups = plots.group(runs((1.5, 1, 91), (1.5, 1.5, 92), (1, 1, 90), (1.5, 1.5, 91)))  # in any order
+    groups = plots.group(runs((1.5, 1, 91), (1.5, 1.5, 92), (1, 1, 90), (1.5, 1.5, 91, 8, 2)))  # in any order
     assert list(groups) == ["softmax", "1.5-entmax", "output 1.5, attention 1"]
     drawn = plots.training_speed(groups)
     axes = drawn.axes[0]
@@ -216,6 +215,47 @@ def test_runs_of_equal_alphas_but_other_kinds_are_told_apart():
     heads = signed("seed:1|lr:1|decay:noam|version:1", heads={"context_attention": {}})
     assert list(plots.group([*seeds, heads])) == ["1.5-entmax", "1.5-entmax, Transformer"]
     assert list(plots.group([*seeds, heads], ["a", "a", "b"])) == ["a", "b"]
+
+
+def test_runs_that_not_even_a_seed_tells_apart_are_named_by_their_files(tmp_path, capsys):
+    paths = []
+    for name, seed in (("small", 1), ("large", 1), ("third", 2)):
+        (tmp_path / name).mkdir()
+        rows = samples.metrics_rows(1.5, 1.5, 92, seed=seed)
+        paths.append(samples.write_lines(tmp_path / name / "m_metrics.jsonl", rows))
+    found = [read_metrics(path) for path in paths]
+    assert plots.same_seed(found) == found[:2] and plots.same_seed(found[1:]) == []
+    assert list(plots.group(found[1:])) == ["1.5-entmax"]
+    names = [f"1.5-entmax, {path.parent / path.stem}" for path in paths]
+    assert list(plots.group(found)) == names
+
+    def figure(kind, *files, labels=()):
+        words = ["figure", kind, "--input", *map(str, files), "--output", str(tmp_path / "a.svg")]
+        code = main([*words, *(["--labels", *labels] if labels else [])])
+        return code, "".join(capsys.readouterr())
+
+    # what is drawn alike is said, and so is what a mean is of
+    assert f"1.5-entmax: {paths[1].parent / 'm_metrics'}, " in figure("learning-curves", *paths[1:])[1]
+    other = samples.write_lines(tmp_path / "other_metrics.jsonl", samples.metrics_rows(1.5, 1, 90))
+    code, said = figure("alpha-grid", *paths, other)
+    assert code == 0 and "Averaged, though each of them has alphas and seed of another one: " in said
+    assert str(paths[2].parent) not in said.split("another one: ")[1]
+    code, said = figure("learning-curves", paths[0], paths[0])
+    assert code == 2 and said.endswith("m_metrics.jsonl. It is given twice.\n")
+
+
+SEARCHED = samples.search_result([38, 39, 35], "1/1")
+TRUSTED = samples.trust_result([1.0, 0.8, 0.8, 0.3], [100, 100, 0, 0])
+
+
+def test_a_label_of_two_files_is_refused_where_one_would_hide_the_other(tmp_path, capsys):
+    files = [tmp_path / "a.json", tmp_path / "b.json"]
+    for kind, made in (("search", SEARCHED), ("trust", TRUSTED)):
+        for path in files:
+            path.write_text(json.dumps(made), encoding="utf-8")
+        words = ["figure", kind, "--input", *map(str, files), "--output", str(tmp_path / "a.svg"), "--labels", "x", "x"]
+        assert main(words) == 2
+        assert "Invalid setting for `labels`: x. Two files have it" in capsys.readouterr().err
 
 
 def test_learning_curves_ring_the_best_validation():

@@ -139,6 +139,13 @@ def test_table3_from_metrics_and_from_sparsity_files(tmp_path):
     table = table3([metrics, *write(tmp_path, [numbers])])
     assert row(table, "1.5-entmax") == ["6.00", "5.55", "17.00", "16.13"]
     assert row(table, "sparsemax") == ["–", "3.75", "–", "7.55"]
+    # what a mean is of is said, and where it was not measured alike
+    assert table.notices[0] == "Ours: averages of 2 runs."
+    other = {**numbers, "signature": "sparsity|src:de-en.test|alpha:1.5/1.5"}
+    first, second = write(tmp_path, [numbers, other])
+    assert table3([first, second]).notices[1] == (
+        f"{second}: averaged with another run of alpha 1.5, from which it differs in src (de-en.dev, de-en.test)."
+    )
 
 
 def test_table3_says_what_has_no_place_in_it(tmp_path):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
 from matplotlib.figure import Figure
 
-from onmt_entmax.errors import UserError
+from onmt_entmax.errors import UserError, invalid_setting
 from onmt_entmax.files import sha256
 from onmt_entmax.report.figures import plots, style
 from onmt_entmax.report.figures.attention import attention_figure, heat_map_of
@@ -62,7 +62,7 @@ def _forced(options: Namespace) -> Drawing:
 
 
 def _attention(options: Namespace) -> Drawing:
-    labels = options.labels or (_names(options.input) if len(options.input) > 1 else [""])
+    labels = options.labels or (plots.file_names(options.input) if len(options.input) > 1 else [""])
     maps = []
     for path, label in zip(options.input, labels):
         kinds = ("trace", "forced", "attention")
@@ -74,7 +74,7 @@ def _attention(options: Namespace) -> Drawing:
 
 def _support_histogram(options: Namespace) -> Drawing:
     groups: dict[str, Sequence[dict[str, Any]]] = {}
-    for path, label in zip(options.input, options.labels or _names(options.input)):
+    for path, label in zip(options.input, options.labels or plots.file_names(options.input)):
         groups[label] = [*groups.get(label, ()), *read_examples(path, ("forced",))]
     return Drawing(plots.support_histogram(groups, _page(options)), _files(options))
 
@@ -88,7 +88,9 @@ def _trust(options: Namespace) -> Drawing:
         found = dict(trusts_of(result))
         if not found:
             raise UserError(f"{path} says nothing of trust: run `onmt_entmax evaluate` with --certificates (not void).")
-        groups.update({" ".join(filter(None, [label, run])): own for run, own in found.items()})
+        named = {" ".join(filter(None, [label, run])): own for run, own in found.items()}
+        _check_new(groups, named)
+        groups.update(named)
         signatures.append(result["signatures"]["trust"])
     notices = [f"{label}: {' '.join(sentences(own))}" for label, own in groups.items()]
     return Drawing(trust_figure(groups, _page(options)), signatures, notices)
@@ -101,7 +103,11 @@ def _search(options: Namespace) -> Drawing:
         f"{label}: exact search has proved {result['proven']:,} of {result['lines']:,} outputs to be the most probable."
         for label, result in zip(labels, results)
     ]
-    figure = search_figure(dict(zip(labels, results)), _page(options))
+    groups: dict[str, dict[str, Any]] = {}
+    for label, result in zip(labels, results):
+        _check_new(groups, [label])
+        groups[label] = result
+    figure = search_figure(groups, _page(options))
     return Drawing(figure, [result["signature"] for result in results], proven)
 
 
@@ -109,7 +115,7 @@ def _heads(options: Namespace) -> Drawing:
     runs = [read_heads(path) for path in options.input]
     # what `onmt_entmax heads` wrote knows no alphas of a run
     measured = any("alpha_output" not in run.rows[-1] for run in runs)
-    groups = plots.group(runs, options.labels or (_names(options.input) if measured else None))
+    groups = plots.group(runs, options.labels or (plots.file_names(options.input) if measured else None))
     return Drawing(heads_figure(groups, _page(options)), [run.signature for run in runs])
 
 
@@ -117,14 +123,30 @@ def _runs(options: Namespace) -> Drawing:
     """A figure of metrics files; runs of one label are drawn alike."""
     runs = [read_metrics(path) for path in options.input]
     different = plots.differing_fields(runs)
+    notices = [f"The runs differ in more than alpha and seed: {', '.join(different)}."] if different else []
     if options.name == "alpha-grid":
         figure = plots.alpha_grid(runs, options.fixed, _page(options))
-    elif options.name == "training-speed":
-        figure = plots.training_speed(plots.group(runs, options.labels), options.width or style.COLUMN)
+        again = plots.same_seed(runs)
+        if again:
+            files = ", ".join(plots.file_names([run.path for run in again]))
+            notices.append(f"Averaged, though each of them has alphas and seed of another one: {files}.")
+        return Drawing(figure, [run.signature for run in runs], notices)
+    groups = plots.group(runs, options.labels)
+    for label, own in groups.items():
+        if len(own) > 1:
+            notices.append(f"{label}: {', '.join(plots.file_names([run.path for run in own]))}, drawn alike.")
+    if options.name == "training-speed":
+        figure = plots.training_speed(groups, options.width or style.COLUMN)
     else:
-        figure = plots.learning_curves(plots.group(runs, options.labels), _page(options))
-    notices = [f"The runs differ in more than alpha and seed: {', '.join(different)}."] if different else []
+        figure = plots.learning_curves(groups, _page(options))
     return Drawing(figure, [run.signature for run in runs], notices)
+
+
+def _check_new(groups: Mapping[str, Any], labels: Iterable[str]) -> None:
+    """Refuse a label that another file has already: only one of the two would be shown."""
+    for label in labels:
+        if label in groups:
+            raise invalid_setting("labels", label, "Two files have it; each needs its own.")
 
 
 def _first_signature(result: dict[str, Any]) -> str:
@@ -137,14 +159,8 @@ def _alphas(paths: Sequence[Path], signatures: Iterable[str]) -> list[str]:
     try:
         labels = [alphas_name(*map(float, alpha.split("/"))) for alpha in about]
     except (ValueError, TypeError):
-        return _names(paths)
-    return labels if len(set(labels)) == len(labels) else _names(paths)
-
-
-def _names(paths: Sequence[Path]) -> list[str]:
-    """What tells files apart: their names, with their folders where several have the same name."""
-    stems = [path.stem for path in paths]
-    return [path.stem if stems.count(path.stem) == 1 else str(path.parent / path.stem) for path in paths]
+        return plots.file_names(paths)
+    return labels if len(set(labels)) == len(labels) else plots.file_names(paths)
 
 
 def _page(options: Namespace) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple, Optional
 
@@ -57,9 +58,10 @@ def mappings_figure(alphas: Sequence[float] = ALPHAS, width: float = style.COLUM
 
 
 def group(runs: Sequence[Metrics], labels: Optional[Sequence[str]] = None) -> dict[str, list[Metrics]]:
-    """Put runs with the same label together; None: those that differ in seeds at most, labelled by their alphas.
+    """Put runs with the same label together; None: those that differ in seeds alone, labelled by their alphas.
 
-    Labels of equal alphas go on with what tells the runs apart. Softmax comes first, so it looks alike everywhere.
+    Labels of equal alphas go on with what tells the runs apart; where not even the seed does, with their files' names.
+    Softmax comes first, so it looks alike everywhere.
     """
     if labels is not None and len(labels) != len(runs):
         raise UserError(f"Invalid setting for `labels`: {len(labels)} for {len(runs)} files. One per file is needed.")
@@ -71,7 +73,33 @@ def group(runs: Sequence[Metrics], labels: Optional[Sequence[str]] = None) -> di
     for index, run in enumerate(runs):
         name = labels[index] if labels is not None else _name(run, runs)
         groups.setdefault(name, []).append(run)
-    return groups
+    if labels is not None:
+        return groups
+    apart: dict[str, list[Metrics]] = {}
+    for name, own in groups.items():
+        if not same_seed(own):
+            apart[name] = own
+        else:
+            apart.update({f"{name}, {file}": [run] for file, run in zip(file_names([run.path for run in own]), own)})
+    return apart
+
+
+def same_seed(runs: Sequence[Metrics]) -> list[Metrics]:
+    """The runs whose alphas and seed are those of another one: nothing in them says how they differ."""
+    about = [
+        (run.alphas[0], "learned" if run.learned else run.alphas[1], parse_signature(run.signature).get("seed"))
+        for run in runs
+    ]
+    return [run for run, own in zip(runs, about) if about.count(own) > 1]
+
+
+def file_names(paths: Sequence[Path]) -> list[str]:
+    """What tells files apart: their names, with their folders where several have the same name."""
+    for name in (lambda path: path.stem, lambda path: str(path.parent / path.stem)):
+        names = [name(path) for path in paths]
+        if len(set(names)) == len(names):
+            return names
+    return [str(path) for path in paths]
 
 
 def _name(run: Metrics, runs: Sequence[Metrics]) -> str:

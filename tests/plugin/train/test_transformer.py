@@ -51,7 +51,9 @@ def test_learned_alphas_resume_bit_for_bit(folder):
     assert "|alpha:1.5/enc1.5-dec1.5-ctxlearned|" in entry["signature"]
     assert entry["alpha_learned"] and 1 < entry["alpha_attention"] < 2 and entry["alpha_start"] == 1.3
     entries = (folder / "parts" / "m_metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    assert ["alpha_start" in json.loads(line) for line in entries] == [json.loads(line)["step"] <= 4 for line in entries]
+    assert ["alpha_start" in json.loads(line) for line in entries] == [
+        json.loads(line)["step"] <= 4 for line in entries
+    ]
     with pytest.raises(UserError, match=r"`context_attention_alpha`: 1\.5\. The checkpoint .* trained with learned"):
         train(
             config(folder, **{**CHANGES, "context_attention_alpha": 1.5, "learned_alpha_start": "null"}),
