@@ -80,7 +80,8 @@ def _support_histogram(options: Namespace) -> Drawing:
 
 
 def _trust(options: Namespace) -> Drawing:
-    groups, signatures = {}, []
+    groups: dict[str, Any] = {}
+    signatures = []
     results = [read_object(path, "result") for path in options.input]
     for path, label, result in zip(
         options.input, options.labels or _alphas(options.input, map(_first_signature, results)), results
