@@ -29,7 +29,7 @@ from torch import nn
 from training import FIRST, PAD, Side, batches_of, peak_memory
 
 from onmt_entmax.plugin.alphas import HEADS
-from onmt_entmax.plugin.heads import drop_by_engine, map_heads
+from onmt_entmax.plugin.heads import begin_queries, drop_by_engine, map_heads
 from onmt_entmax.plugin.standins import build_vocab_from_tokens
 from onmt_entmax.plugin.train.losses import EntmaxLossCompute, StockLossCompute
 from onmt_entmax.plugin.train.optimiser import Adam
@@ -87,6 +87,7 @@ class Transformer(Side):
                 nn.init.xavier_uniform_(parameter)
         if not stock:
             map_heads(model, dict.fromkeys(HEADS, heads))
+            begin_queries(model, None)
             drop_by_engine(model)
         if kernels != "scaled-dot-flash":
             for layer in model.modules():
