@@ -263,11 +263,16 @@ def build_base_model(stock):
 
 def build_model(stock):
     def build_model(model_opt, opt, vocabs, checkpoint, device_id):
+        from onmt.utils.logging import logger
+
         model = stock(model_opt, opt, vocabs, checkpoint, device_id)
         if checkpoint is None:  # `param_init` has drawn a random start for every parameter
             for module in learned_alphas(model):
                 module.begin_again()
-            begin_queries(model, getattr(model_opt, "query_init", None))
+            factor = getattr(model_opt, "query_init", None)
+            begin_queries(model, factor)
+            if factor is None and head_alphas(model):
+                logger.info("Sparse heads begin with equal scores: their query weights are zero (`query_init`: 0).")
         return model
 
     return build_model
@@ -275,7 +280,7 @@ def build_model(stock):
 
 def load_pretrained_vectors(stock):
     def load_pretrained_vectors(self, emb_file):  # called right after `param_init`, with or without a file
-        if self.std:
+        if getattr(self, "std", 0.0):
             for table in self.emb_luts:
                 drawn = torch.empty(table.weight.shape).normal_(0, self.std)  # on the CPU: the same on every device
                 with torch.no_grad():

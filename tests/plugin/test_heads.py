@@ -160,14 +160,18 @@ def test_learned_alphas_begin_where_they_are_told(init):
 
 
 @pytest.mark.parametrize(("given", "sparse", "softmax"), [(None, 0, 1), (1.0, 1, 1), (0.5, 0.5, 0.5)])
-def test_sparse_heads_begin_with_equal_scores(given, sparse, softmax):
+def test_sparse_heads_begin_with_equal_scores(given, sparse, softmax, caplog):
     """Only the attention to the source is sparse here; keys and values stay as `param_init` draws them."""
     opt = model_options(*SIZES, "-position_encoding", "-context_attention_alpha", "1.5", "-param_init", "1")
     assert opt.query_init is None
     opt.query_init = given
     torch.manual_seed(0)
+    caplog.set_level("INFO", "onmt")
     model = onmt.model_builder.build_model(opt, opt, {"src": VOCABULARY, "tgt": VOCABULARY}, None, -1)
+    assert ("Sparse heads begin with equal scores" in caplog.text) == (given is None)
+    caplog.clear()
     plain, _ = build("-position_encoding")
+    assert "equal scores" not in caplog.text
     for place, layers in head_layers(model).items():
         factor = sparse if place == "context_attention" else softmax
         for layer, other in zip(layers, head_layers(plain)[place]):
