@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     from onmt_entmax.report.figures import style
     from onmt_entmax.report.figures.draw import draw
 
-    style.check_output(args.output)
+    style.check_suffix(args.output)
     drawing = draw(args.name, args)
     style.save(drawing.figure, args.output, drawing.signatures)
     print("\n".join([str(args.output), *drawing.notices, *dict.fromkeys(drawing.signatures)]))

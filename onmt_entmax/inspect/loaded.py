@@ -137,9 +137,7 @@ class Loaded:
             key = tuple(source)
             session = self._sessions.pop(key, None)
             if session is None:
-                scorer = self._encode(source, True)
-                for member in getattr(scorer, "members", [scorer]):
-                    member.most_bytes = STATE_BYTES
+                scorer = self._encode(source, True, STATE_BYTES)
                 session = Session(scorer, self.models.start, self.models.eos)
             self._sessions[key] = session
             while len(self._sessions) > INPUTS:
@@ -158,8 +156,8 @@ class Loaded:
         finally:
             self.lock.release()
 
-    def _encode(self, source: Sequence[str], any_order: bool):
-        return self.models.encode([self.models.source_ids(source, 1)], any_order)
+    def _encode(self, source: Sequence[str], any_order: bool, most_bytes: int | None = None):
+        return self.models.encode([self.models.source_ids(source, 1)], any_order, most_bytes)
 
     def search(
         self,

@@ -166,12 +166,14 @@ class Models:
         columns = zip((self.vocabs["src"], *self._features), zip(*parts))
         return [list(row) for row in zip(*(vocabulary(list(column)) for vocabulary, column in columns))]
 
-    def encode(self, sources: Sequence[Sequence[Sequence[int]]], any_order: bool = False) -> Scorer:
+    def encode(
+        self, sources: Sequence[Sequence[Sequence[int]]], any_order: bool = False, most_bytes: int | None = None
+    ) -> Scorer:
         """Bind the models to a batch.
 
         Args:
             sources: what :meth:`source_ids` made of each line.
-            any_order: exact search needs it; see :func:`~onmt_entmax.plugin.translate.scorers.build_scorer`.
+            any_order, most_bytes: see :func:`~onmt_entmax.plugin.translate.scorers.build_scorer`.
         """
         from onmt_entmax.plugin.translate.scorers import build_scorer  # it needs the alphas above
 
@@ -179,9 +181,8 @@ class Models:
         rows = [[*source, *[self._padding] * (max(lengths) - len(source))] for source in sources]
         src = torch.tensor(rows, device=self.device)  # (B, S, 1 + features)
         with torch.no_grad():
-            return build_scorer(
-                self.members, src, torch.tensor(lengths, device=self.device), self.average_probabilities, any_order
-            )
+            src_len = torch.tensor(lengths, device=self.device)
+            return build_scorer(self.members, src, src_len, self.average_probabilities, any_order, most_bytes)
 
 
 class Text:

@@ -130,8 +130,8 @@ def validate_model(opt: Namespace) -> None:
     decoder = getattr(opt, "decoder_type", "rnn")
     if attention != 1 and decoder != "rnn":
         raise invalid_setting(
-            "global_attention_function",
-            f"{opt.global_attention_function} (alpha {attention})",
+            "global_attention_alpha",
+            attention,
             f"`decoder_type` is {decoder}; this attention is that of `decoder_type: rnn`; Transformers have "
             "`self_attention_alpha` and `context_attention_alpha`.",
         )
@@ -144,9 +144,11 @@ def validate_model(opt: Namespace) -> None:
     prior = f"`generator_alpha` is {generator}: a language-model prior is a divergence between softmax distributions."
     language = f"`generator_alpha` is {generator}; language models are supported with softmax only."
     copying = "OpenNMT-py 3.5 can neither load nor decode models with copy attention; leave it out."
+    stateless = "A recurrent decoder begins with the encoder's last state, and a Transformer's encoder has none."
     again = "OpenNMT-py cannot load such a model again; use `pytorch`."
     no_heads = "Neither `encoder_type` nor `decoder_type` is transformer: there are no queries."
     rules = (
+        (given.get("encoder_type") == "transformer" and decoder == "rnn", "decoder_type", stateless),
         (not transformer and given.get("query_init") is not None, "query_init", no_heads),
         (attention != 1 and given.get("global_attention") == "none", "global_attention", without),
         (given.get("copy_attn"), "copy_attn", copying),
@@ -184,6 +186,8 @@ def _check_learned(opt: Namespace, alphas: dict[str, float | str]) -> None:
     learned = [place for place, alpha in alphas.items() if alpha == LEARNED]
     start, rate = (getattr(opt, f"learned_alpha_{name}", None) for name in ("start", "rate"))
     if not learned:
+        if getattr(opt, "train_from", ""):  # the checkpoint says whether any is; what is not used is logged then
+            return
         for name, value in (("learned_alpha_start", start), ("learned_alpha_rate", rate)):
             if value is not None:
                 raise invalid_setting(name, value, "No alpha is `learned` (`context_attention_alpha: learned` ...).")

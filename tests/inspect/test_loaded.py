@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onmt_entmax.inspect.loaded import INPUTS, Loaded
+from onmt_entmax.inspect.loaded import INPUTS, STATE_BYTES, Loaded
 
 CHECKPOINT = Path(__file__).parents[1] / "fixtures" / "checkpoints" / "transformer.pt.xz"
 SOURCE = ["a", "b", "c"]
@@ -51,6 +51,8 @@ def test_kept_states_outlast_other_searches(transformer):
         transformer.search(SOURCE, [], [], kind, 3, 9, nobody)
     transformer.complete(["c"], "a ", 10, nobody)
     kept = complete("b a ")
+    with transformer.session(SOURCE, nobody) as session:
+        assert session.scorer._scorer.view.store.most_bytes == STATE_BYTES
     transformer._sessions.clear()
     for text, (completion, words, probs) in (("b a ", kept), ("b ", fresh)):
         assert complete(text) == (completion, words, pytest.approx(probs, abs=1e-5))

@@ -34,7 +34,8 @@ KINDS = {
 
 def build(*words: str, start: float = 1.0, seed: int = 0):
     """A model as ``onmt_train`` begins it, and its options; parameters between plus and minus ``start``."""
-    query = () if "-query_init" in words else ("-query_init", "1")  # zero queries would hide differences
+    # zero queries would hide differences; other decoders have none
+    query = () if {"-query_init", "-decoder_type"} & set(words) else ("-query_init", "1")
     opt = model_options(*SIZES, *query, *words, "-param_init", str(start))
     torch.manual_seed(seed)
     return onmt.model_builder.build_model(opt, opt, {"src": VOCABULARY, "tgt": VOCABULARY}, None, -1), opt
@@ -213,7 +214,8 @@ def test_embeddings_begin_with_the_deviation_that_was_asked_for(init):
         (("-self_attention_alpha", "1.5", "-decoder_type", "rnn", "-encoder_type", "brnn"), "Neither `encoder_type`"),
         (("-context_attention_alpha", "1.5", "-decoder_type", "rnn"), "`decoder_type` is rnn"),
         (("-encoder_self_attention_alpha", "1.5", "-encoder_type", "brnn"), "`encoder_type` is brnn"),
-        (("-global_attention_alpha", "1.5"), "have `self_attention_alpha` and `context_attention_alpha`"),
+        (("-global_attention_alpha", "1.5"), "`global_attention_alpha`: 1.5. `decoder_type` is transformer"),
+        (("-decoder_type", "rnn"), "`decoder_type`: rnn. A recurrent decoder begins with the encoder's last state"),
         ((*ALL, "-self_attn_type", "average"), "`self_attn_type`: average"),
         ((*ALL, "-copy_attn"), "`copy_attn`: True"),
         ((*ALL, "-save_format", "safetensors"), "`save_format`: safetensors"),

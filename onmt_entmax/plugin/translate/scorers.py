@@ -24,9 +24,11 @@ class ModelScorer:
         model: an ``NMTModel`` in evaluation mode.
         src: ``(batch, src_len, features)``.
         src_len: ``(batch,)``, each at least 1.
+        most_bytes: see :func:`build_scorer`.
     """
 
-    def __init__(self, model, src: Tensor, src_len: Tensor) -> None:
+    def __init__(self, model, src: Tensor, src_len: Tensor, most_bytes: int | None = None) -> None:
+        self.most_bytes = most_bytes
         self.model, self.decoder, self.generator = model, model.decoder, model.generator
         self.alpha = generator_alpha(model)
         self.src = src
@@ -106,7 +108,6 @@ class TransformerScorer(RecurrentScorer):
     """OpenNMT-py's Transformer decoder, step by step, without a copy of the memory per prefix; rows in any order."""
 
     mixed_lengths = False
-    most_bytes: int | None = None  # of what is kept of prefixes
 
     def start(self) -> States:
         """See :class:`~onmt_entmax.search.scorer.Scorer`."""
@@ -250,6 +251,7 @@ def build_scorer(
     src_len: Tensor,
     average_probabilities: bool,
     any_order: bool = False,
+    most_bytes: int | None = None,
 ) -> Scorer:
     """Encode a batch and make the scorer for it.
 
@@ -259,7 +261,8 @@ def build_scorer(
         src_len: ``(batch,)``.
         average_probabilities: for an ensemble, see :class:`EnsembleScorer`.
         any_order: exact search needs it: rows of one step need not follow from those of the step before.
+        most_bytes: of what a Transformer keeps of prefixes; None: what searching needs.
     """
     other = PrefixScorer if any_order else GenericScorer
-    scorers = [(stepping_scorer(model) or other)(model, src, src_len) for model in models]
+    scorers = [(stepping_scorer(model) or other)(model, src, src_len, most_bytes) for model in models]
     return scorers[0] if len(scorers) == 1 else EnsembleScorer(scorers, average_probabilities)

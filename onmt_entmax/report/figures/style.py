@@ -74,7 +74,7 @@ def line_style(index: int) -> dict[str, object]:
     return {**style, "markerfacecolor": "white"} if index >= len(LINES) else style
 
 
-def check_output(path: Path) -> None:
+def check_suffix(path: Path) -> None:
     """Refuse an output file whose suffix is none of ours, before any work is done."""
     if path.suffix.lower() not in SUFFIXES:
         raise UserError(f"Invalid setting for `output`: {path}. {choices('*' + suffix for suffix in SUFFIXES)}")
@@ -100,7 +100,7 @@ def save(figure: Figure, path: Path, signatures: Iterable[str] = ()) -> None:
 
     The suffix of the path chooses the format: .png (200 dots per inch), .svg or .pdf.
     """
-    check_output(path)
+    check_suffix(path)
     about = "; ".join(dict.fromkeys(signatures)) or "no signature"
     creator = f"onmt_entmax {version()}"
     suffix = path.suffix.lower()

@@ -33,14 +33,16 @@ CHANGES = {
 RAW = "decoder.transformer_layers.{}.context_attn.softmax.learned_alpha.raw"
 
 
-def test_learned_alphas_resume_bit_for_bit(folder):
+def test_learned_alphas_resume_bit_for_bit(folder, caplog):
     yaml = config(folder, **CHANGES, learned_alpha_rate=5)
     whole = train(yaml, folder / "whole" / "m", 8)
     train(yaml, folder / "parts" / "m", 4)
     # without our options: they come from the checkpoint
     bare = {name: value for name, value in CHANGES.items() if "alpha" not in name}
     yaml = config(folder, **bare)
-    parts = train(yaml, folder / "parts" / "m", 8, "-train_from", f"{folder}/parts/m_step_4.pt")
+    further = ("-train_from", f"{folder}/parts/m_step_4.pt", "-learned_alpha_rate", "3")
+    parts = train(yaml, folder / "parts" / "m", 8, *further)
+    assert "`learned_alpha_rate: 3.0` is not used: the checkpoint's model has `learned_alpha_rate` 5" in caplog.text
     for key in ("model", "generator", "optim", KEY):
         assert_identical(whole[key], parts[key], skip=("/elapsed", "/kept"))
     for name, value in vars(whole["opt"]).items():
