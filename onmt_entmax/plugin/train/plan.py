@@ -66,8 +66,9 @@ def fit_to_corpora(
         logger.info(f"`bucket_size` is {opt.bucket_size}, chosen for {sum(lines.values())} lines.")
     elif opt.bucket_size > most:
         logger.warning(
-            f"`bucket_size` {opt.bucket_size} is larger than what each of {_readers(opt, processes)} readers has "
-            f"(`num_workers` times processes): a bucket holds lines several times. Use {most}, or leave it out."
+            f"`bucket_size` {opt.bucket_size} is larger than the {most} lines that a reader has (there are as many "
+            f"readers as `num_workers` times processes, here {_readers(opt, processes)}): a bucket holds lines several "
+            f"times, and of equal sources in one batch OpenNMT-py keeps one. Use {most}, or leave it out."
         )
 
 
