@@ -4,5 +4,6 @@
 #
 #   bash scripts/download_conll2018.sh
 #   bash scripts/reproduce_inflection.sh medium [--dry-run] [--pairs 1/1 1.5/1.5] [--seeds 1] [--languages ...]
+#     [--ensembles 1/1,1.5/1.5]   mixed ensembles: the best on dev is tested
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/workflow/front.sh" inflection "$@"

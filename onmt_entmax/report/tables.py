@@ -85,15 +85,24 @@ def table1(paths: Sequence[Path]) -> Table:
     """Accuracy of inflection by alphas, for single runs (averaged) and ensembles.
 
     Args:
-        paths: files of ``onmt_entmax evaluate inflection --json``. A seed such as ``1+2+3`` means an ensemble.
+        paths: files of ``onmt_entmax evaluate inflection --json``. A seed such as ``1+2+3`` means an ensemble; one of
+            several alphas (``2/1.5+1.5/1.5``) has a row of its own, and so have smaller ones of a pair of alphas.
     """
     notices: list[str] = []
     found: list[dict[str, str]] = []  # fields of the signatures of what has a place
     runs: dict[tuple[Any, str, bool], dict[str, float]] = {}  # alphas, setting, ensembles -> seed -> accuracy
+    mixed: dict[tuple[str, str, str], float] = {}  # alphas, seeds, setting -> accuracy
     first: dict[Any, dict[str, str]] = {}
     for path in paths:
         result = read_object(path, "result")
         about = _about(path, result, "acc")
+        if "+" in about.get("alpha", "") and "+" in about.get("seed", ""):
+            key = (about["alpha"], about["seed"], about.get("set", "unknown"))
+            if key in mixed:
+                raise UserError(f"{path}: a second ensemble of alphas {key[0]}, seeds {key[1]}, setting {key[2]}.")
+            found.append(about)
+            mixed[key] = result["macro"]["acc"]
+            continue
         alphas = _alphas(path, about)
         if alphas is None:
             notices.append(f"{path}: alpha {about['alpha']} has no place in this table: left out.")
@@ -102,16 +111,20 @@ def table1(paths: Sequence[Path]) -> Table:
         setting, seed = about.get("set", "unknown"), about.get("seed", "unknown")
         _check_same(path, about, first.setdefault((alphas, setting), about))
         own = runs.setdefault((alphas, setting, "+" in seed), {})
-        if seed in own or ("+" in seed and own):
+        if seed in own:
             what = "ensemble of" if "+" in seed else f"run of seed {seed},"
             raise UserError(f"{path}: a second {what} alphas {about['alpha']}, setting {setting}.")
         own[seed] = result["macro"]["acc"]
+    for ((output, attention), setting, ensembles), values in runs.items():
+        for seed in sorted(values, key=lambda seed: seed.count("+"))[:-1] if ensembles else ():
+            mixed[f"{output:g}/{attention:g}", seed, setting] = values.pop(seed)
     known = sorted({*PAPER1, *(alphas for alphas, *_ in runs)})
     columns = [("high", False), ("high", True), ("medium", False), ("medium", True)]
     cells = [[runs.get((alphas, *column), {}).values() for column in columns] for alphas in known]
-    ours = [[Cell(fmean(values) if values else None) for values in row] for row in cells]
+    ours = [[Cell(fmean(v) if v else None, stdev(v) if len(v) > 1 else None) for v in row] for row in cells]
+    others = [[Cell(acc if column == (key[2], True) else None) for column in columns] for key, acc in mixed.items()]
     theirs = [[Cell(value) for value in PAPER1.get(alphas, (None,) * 4)] for alphas in known]
-    _mark_best(ours, theirs)
+    _mark_best([*ours, *others], theirs)
     rows: list[list[Any]] = []
     before = None
     for (output, attention), own_cells, published in zip(known, ours, theirs):
@@ -119,6 +132,8 @@ def table1(paths: Sequence[Path]) -> Table:
         before = output
         rows.append([label, f"{attention:g}", *_beside(own_cells, published)])
     rows += [[], ["UZH", "", *_beside([Cell()] * 4, [Cell(value) for value in PAPER1_UZH])]]
+    for (shown, seeds, _), own_cells in zip(mixed, others):
+        rows.append([f"ensemble of {members(shown, seeds)}", "", *_beside(own_cells, [Cell()] * 4)])
     heads = [
         ["α", None, "high (avg.)", None, "high (ens.)", None, "medium (avg.)", None, "medium (ens.)", None],
         ["output", "attention", *["ours", "paper"] * 4],
@@ -126,7 +141,11 @@ def table1(paths: Sequence[Path]) -> Table:
     title = "Word accuracy (%), averaged over languages; single runs averaged, or an ensemble of them."
     counts = sorted({len(own) for (*_, ensembles), own in runs.items() if not ensembles})
     if counts:
-        notices.insert(0, _runs("averages", counts))
+        notices.insert(0, _runs("averages", counts) + ("" if counts == [1] else " ±: sample standard deviation."))
+    for (alphas, setting, ensembles), accuracies in sorted(runs.items()):
+        if len(accuracies) > 1 and not ensembles:
+            each = ", ".join(f"{acc:.2f} (seed {seed})" for seed, acc in sorted(accuracies.items()))
+            notices.append(f"Single models, {alphas[0]:g}/{alphas[1]:g} {setting}: {each}.")
     for about in found:
         setting = about.get("set", "unknown")
         if setting not in PAPER1_LANGUAGES:
@@ -237,6 +256,19 @@ def table3(paths: Sequence[Path]) -> Table:
 
 
 TABLES = {1: table1, 2: table2, 3: table3}
+
+
+def members(alphas: str, seeds: str) -> str:
+    """An ensemble in words, from its signature: ``1.5/1.5+2/1.5+2/1.5``, ``1+1+2`` is ``1.5/1.5:1, 2/1.5:1+2``."""
+    every = seeds.split("+")
+    kinds = alphas.split("+")
+    kinds = kinds * len(every) if len(kinds) == 1 else kinds
+    if len(kinds) != len(every):
+        return f"{alphas}, seeds {seeds}"
+    groups: dict[str, list[str]] = {}
+    for alpha, seed in zip(kinds, every):
+        groups.setdefault(alpha, []).append(seed)
+    return ", ".join(f"{alpha}:{'+'.join(own)}" for alpha, own in groups.items())
 
 
 def _about(path: Path, result: dict[str, Any], metric: str) -> dict[str, str]:

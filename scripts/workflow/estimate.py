@@ -8,10 +8,13 @@ from statistics import fmean
 
 import jobs
 import yaml
+from lengths import epoch_steps, lengths, training_lines
 
 from onmt_entmax.files import read_json, read_lines, write_lines, write_text
 from onmt_entmax.progress import duration
 from onmt_entmax.report.metrics import read_rows
+from onmt_entmax.report.table_formats import terminal
+from onmt_entmax.report.tables import TABLES
 
 WARM_UP, MEASURED = 5, 10  # steps of a calibration
 LINES = 64  # of its validation
@@ -42,14 +45,14 @@ def plan(grid: dict, output: Path, parallel: int) -> list[str]:
             jobs.call(["onmt_entmax", "prepare", *grid["prepare"], "--output", trial["data"]], Path(scratch, "log"))
         else:
             trial = grid
-        rows = jobs.training_lines(Path(trial["data"]))
-        length = jobs.lengths(grid, rows)
+        rows = training_lines(Path(trial["data"]))
+        length = lengths(grid, rows)
         todo = {key: folder for key, folder in runs.items() if _trained_steps(folder) != length["train_steps"]}
         patience = grid["settings"].get("early_stopping", 0)
         steps = length["train_steps"] or (patience + 1) * length["valid_steps"]
         bound = f"at {'most' if length['train_steps'] else 'least'}"
         sentences = grid["settings"].get("batch_type", "sents") == "sents"
-        epochs = f" ({steps / jobs.epoch_steps(grid, rows):.1f} epochs)" if sentences else ""
+        epochs = f" ({steps / epoch_steps(grid, rows):.1f} epochs)" if sentences else ""
         stop = f", until {patience} in a row without a new best" if patience else ""
         lines.append(
             f"training: {rows} rows; {bound} {steps} steps{epochs} each, "
@@ -67,6 +70,17 @@ def plan(grid: dict, output: Path, parallel: int) -> list[str]:
     if todo:
         lines += _training_time(grid, runs, todo, speeds, source, steps, bound, parallel)
     return [*lines, *_decoding_time(grid, output, runs, parallel)]
+
+
+def so_far(grid: dict, output: Path) -> list[str]:
+    """The table of the results that are there, while others are missing."""
+    number = "1" if grid["task"] == "inflection" else "2"
+    wanted = jobs.results(grid, number, output)
+    found = [path for path in wanted if path.is_file()]
+    whole = len(found) == len(wanted) and (output / grid["targets"][0]).is_file()
+    if "alpha-grid.svg" in grid["targets"] or not found or whole:
+        return []
+    return ["", f"{len(found)} of {len(wanted)} results so far:", "", terminal(TABLES[int(number)](found))]
 
 
 def _trained_steps(folder: Path) -> int | None:
@@ -122,6 +136,10 @@ def _jobs_left(grid: dict, output: Path, runs: dict, todo: dict, prepared: bool)
     if grid["task"] == "inflection" and len(grid["seeds"]) > 1:
         done = sum((output / "runs" / pair / "ensemble/test.json").is_file() for pair in grid["pairs"])
         found["ensemble"] = (len(grid["pairs"]), done)
+    if grid["ensembles"]:
+        done = sum((output / jobs.ENSEMBLES / name / "dev.json").is_file() for name in grid["ensembles"])
+        found["candidate"] = (len(grid["ensembles"]), done)
+        found["chosen"] = (1, int((output / jobs.ENSEMBLES / "chosen.json").is_file()))
     if "alpha-grid.svg" not in grid["targets"]:
         found["sparsity"] = (len(runs), sum((folder / "sparsity.json").is_file() for folder in runs.values()))
     for name in grid["targets"]:
@@ -158,11 +176,25 @@ def _decoding_time(grid: dict, output: Path, runs: dict, parallel: int) -> list[
             seconds.append(float(read_lines(path)[1].split("\t")[0]))
         else:
             left += 1
+    splits = 2 if grid["task"] == "inflection" else 1  # a model decodes dev and test, or test alone
+    left = left * splits + _ensembles_left(grid, output)
     if not left:
         return []
     if not seconds:
         return ["time left for decoding: unknown until the first model is decoded"]
-    total = fmean(seconds) * left
+    total = fmean(seconds) / splits * left
     workers = min(parallel, grid["gpus"] or parallel)
     text = f"time left for decoding: {duration(total)} in all, about {duration(total / min(workers, left))}"
     return [f"{text} with {min(workers, left)} at a time (measured in {len(seconds)} decodings)"]
+
+
+def _ensembles_left(grid: dict, output: Path) -> int:
+    """What ensembles still have to decode, in sets for one model: an ensemble takes as long as its members together."""
+    if grid["task"] != "inflection":
+        return 0
+    pairs = grid["pairs"] if len(grid["seeds"]) > 1 else []
+    left = sum(not (output / "runs" / pair / "ensemble/test.json").is_file() for pair in pairs) * len(grid["seeds"])
+    sizes = {name: len(members) for name, members in grid["ensembles"].items()}
+    left += sum(size for name, size in sizes.items() if not (output / jobs.ENSEMBLES / name / "dev.json").is_file())
+    chosen = (output / jobs.ENSEMBLES / "chosen.json").is_file()
+    return left + (0 if chosen or not sizes else max(sizes.values()))

@@ -1,6 +1,7 @@
 """A grid of models, from the corpus to the paper's table, run by Snakemake; the shell scripts are fronts to it.
 
 python scripts/workflow/grid.py inflection medium --data data/conll2018/task1 --output runs/medium
+python scripts/workflow/grid.py inflection medium --pairs 2/1.5 1.5/1.5 --ensembles 2/1.5,1.5/1.5 2/1.5,1.5/1.5:1
 python scripts/workflow/grid.py translation de-en --pairs 1/1 1.5/1.5 --seeds 1 --dry-run
 python scripts/workflow/grid.py alpha-grid de-en --alphas 1 1.25 1.5 1.75 2 2.25
 
@@ -19,6 +20,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import ensembles
 import estimate
 import jobs
 
@@ -52,6 +54,8 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     add("--pairs", nargs="+", metavar="OUT/ATT", help="alphas of output and attention (default: the paper's)")
     add("--alphas", nargs="+", metavar="ALPHA", help=f"alpha-grid: for each side (default: {' '.join(ALPHA_GRID)})")
     add("--seeds", nargs="+", metavar="SEED", help="(default: 1 2 3; alpha-grid: 1)")
+    mixed = "inflection: pairs with seeds (default: all), e.g. 2/1.5:1+2,1.5/1.5; the best of them on dev is tested"
+    add("--ensembles", nargs="+", metavar="PAIRS", help=mixed)
     add("--languages", nargs="+", metavar="LANG", help="inflection: (default: all of the setting)")
     for unit in ("steps", "epochs", "valid-steps", "valid-epochs"):
         what = "length of training" if unit in ("steps", "epochs") else "between validations"
@@ -86,7 +90,12 @@ def main(argv: list[str] | None = None) -> int:
             check_output(grid, output)
             write_json(output / jobs.GRID, grid)
             status = run(output, snakemake(args, output, parallel, grid["gpus"], extra), lock)
+        if status and (table := estimate.so_far(grid, output)):
+            print(*table, sep="\n")
         return status if status else show(grid, output)
+    except KeyboardInterrupt:
+        print("grid: interrupted; the same command goes on where it was", file=sys.stderr)
+        return 130
     except (UserError, OSError) as error:
         print(f"grid: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
@@ -118,6 +127,11 @@ def settings(args: argparse.Namespace) -> tuple[dict, Path]:
         "manifest": manifest(args, output),
         "targets": ["table1.md", "sparsity.md"] if inflection else ["table2.md", "table3.md", "training-speed.svg"],
     }
+    if args.ensembles and not inflection:
+        raise invalid_setting("ensembles", " ".join(args.ensembles), "It is for inflection.")
+    grid["ensembles"] = ensembles.members(args.ensembles or [], grid["pairs"], grid["seeds"])
+    if grid["ensembles"]:
+        grid["targets"].append("ensembles.md")
     if args.task == "alpha-grid":
         grid["targets"] = ["alpha-grid.svg"]
     if args.max_length:
@@ -332,7 +346,7 @@ def run(output: Path, words: list[str], lock: int) -> int:
 
 def plan(grid: dict, output: Path, parallel: int) -> int:
     """Print what a run would do and how long it may take."""
-    print("\n".join(estimate.plan(grid, output, parallel)))
+    print(*estimate.plan(grid, output, parallel), *estimate.so_far(grid, output), sep="\n")
     return 0
 
 

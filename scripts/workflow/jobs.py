@@ -15,10 +15,12 @@ import shlex
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import ensembles
 import yaml
+from lengths import lengths, training_lines
 from locks import device, locked
 from paragraph import sparsity_paragraph
 
@@ -34,11 +36,11 @@ from onmt_entmax.files import (
     write_text,
     write_whole,
 )
-from onmt_entmax.progress import duration, steps_per_epoch
+from onmt_entmax.progress import duration
 from onmt_entmax.report.metrics import read_rows
-from onmt_entmax.tasks.prepared import MANIFEST
 
 GRID = "grid.json"
+ENSEMBLES = Path("runs", "ensembles")
 STEP = re.compile(r"model_step_(\d+)\.pt")
 
 
@@ -102,6 +104,28 @@ def ensemble(grid: dict, pair: str) -> None:
     _evaluate_inflection(grid, folder, "test", pair, "+".join(map(str, grid["seeds"])), members)
 
 
+def candidate(grid: dict, name: str) -> None:
+    """Decode the development set with the members of one of ``--ensembles``, and score it."""
+    _decode_members(grid, name, "dev")
+
+
+def chosen(grid: dict) -> None:
+    """Decode the test set with the one of ``--ensembles`` that is best on the development set, and with no other.
+
+    It is compared with the single model that is best there. On a tie the earlier one counts.
+    """
+    dev = {name: _accuracy(ENSEMBLES / name) for name in grid["ensembles"]}
+    best = max(dev, key=dev.__getitem__)
+    folders = [run_folder(pair, seed) for pair in grid["pairs"] for seed in grid["seeds"]]
+    singles = {folder: _accuracy(folder) for folder in folders}
+    single = max(singles, key=singles.__getitem__)
+    _decode_members(grid, best, "test", ["--compare", single / "test.pred"])
+    write_json(
+        ENSEMBLES / "chosen.json", {"name": best, "dev": dev, "single": str(single), "single_dev": singles[single]}
+    )
+    write_text("ensembles.md", ensembles.paragraph(grid, ENSEMBLES))
+
+
 def sparsity(grid: dict, pair: str, seed: str) -> None:
     """Measure attended source words and target types on the development set (Table 3)."""
     folder = run_folder(pair, seed)
@@ -124,7 +148,7 @@ def evaluate(grid: dict, pair: str) -> None:
 def tables(grid: dict, *numbers: str) -> None:
     """Write the paper's tables from all results, and for inflection the paragraph on sparsity."""
     for number in numbers:
-        call(["onmt_entmax", "table", number, "--input", *_results(grid, number), "--output", f"table{number}.md"],
+        call(["onmt_entmax", "table", number, "--input", *results(grid, number), "--output", f"table{number}.md"],
              Path("tables.log"))  # fmt: skip
     if grid["task"] == "inflection":
         write_text("sparsity.md", sparsity_paragraph(grid))
@@ -171,48 +195,6 @@ def train_settings(grid: dict, pair: str, seed: int, folder: Path) -> dict:
     if grid["gpus"]:
         settings.update(world_size=1, gpu_ranks=[0])
     return settings
-
-
-def lengths(grid: dict, lines: int) -> dict[str, int]:
-    """Turn epochs into steps.
-
-    Args:
-        grid: ``length`` has what is wanted of ``steps``, ``epochs``, ``valid_steps`` and ``valid_epochs``; what is None
-            there, ``settings`` says.
-        lines: of training text.
-
-    Returns:
-        ``train_steps`` (0: until early stopping), ``valid_steps`` and ``save_checkpoint_steps``.
-    """
-    settings, given = grid["settings"], grid["length"]
-    epoch = epoch_steps(grid, lines)
-
-    def steps(kind: str) -> int:
-        count, epochs = given[f"{kind}steps"], given[f"{kind}epochs"]
-        if count is None and epochs is None:
-            return settings[f"{kind or 'train_'}steps"]
-        return epochs * epoch if count is None else count
-
-    train_steps, valid_steps = steps(""), steps("valid_")
-    if train_steps:
-        valid_steps = min(valid_steps, train_steps)
-    saved = min(settings.get("save_checkpoint_steps", valid_steps), valid_steps)
-    return {"train_steps": train_steps, "valid_steps": valid_steps, "save_checkpoint_steps": saved}
-
-
-def epoch_steps(grid: dict, lines: int) -> int:
-    """Steps in which a training sees as many sentences as there are lines; batches have to count sentences."""
-    settings = grid["settings"]
-    accumulated = settings.get("accum_count") or 1
-    accumulated = accumulated[-1] if isinstance(accumulated, list) else accumulated
-    processes = 1 if grid["gpus"] else settings.get("world_size") or 1
-    return steps_per_epoch(lines, settings["batch_size"], accumulated, processes)
-
-
-def training_lines(data: Path) -> int:
-    """Lines of training text, from the manifest of a prepared folder."""
-    manifest = read_json(data / MANIFEST)
-    return manifest["rows"]["train"] if "rows" in manifest else manifest["counts"]["train"]["kept"]
 
 
 def step_of(checkpoint: Path) -> int:
@@ -313,22 +295,49 @@ def _steps(folders: list[Path], joined: str) -> str:
     return joined.join(dict.fromkeys(str(read_json(folder / "trained.json")["last_step"]) for folder in folders))
 
 
-def _evaluate_inflection(grid: dict, folder: Path, split: str, pair: str, seed: str, members: list[Path]) -> None:
+def _decode_members(grid: dict, name: str, split: str, extra: Sequence = ()) -> None:
+    """Decode a split with the members of one of ``--ensembles``, by averaged probabilities, and score it."""
+    folder, members = ENSEMBLES / name, grid["ensembles"][name]
+    folder.mkdir(parents=True, exist_ok=True)
+    folders = [run_folder(pair, seed) for pair, seed in members]
+    pairs = list(dict.fromkeys(pair for pair, _ in members))
+    alphas = pairs[0] if len(pairs) == 1 else "+".join(pair for pair, _ in members)
+    _translate(grid, folders, folder, [split], ["-avg_raw_probs"])
+    _evaluate_inflection(grid, folder, split, alphas, "+".join(str(seed) for _, seed in members), folders, extra)
+
+
+def _accuracy(folder: Path) -> float:
+    return read_json(folder / "dev.json")["macro"]["acc"]
+
+
+def _evaluate_inflection(
+    grid: dict, folder: Path, split: str, pair: str, seed: str, members: list[Path], extra: Sequence = ()
+) -> None:
     words = ["onmt_entmax", "evaluate", "inflection", "--gold", Path(grid["data"], split), "--seed", seed]
     words += ["--predictions", folder / f"{split}.pred", "--certificates", folder / f"{split}.jsonl"]
     words += ["--alpha", pair.replace("_", "/"), "--steps", _steps(members, "+"), "--json", folder / f"{split}.json"]
+    words += ["--train", grid["data"], *extra]
     call(words, folder / "decode.log")
     if split == "test":  # under the name that `figures.sh` and `overview` look for
         write_whole(folder / "evaluation.json", (folder / "test.json").read_bytes())
 
 
-def _results(grid: dict, number: str) -> list[Path]:
-    folders = [run_folder(pair, seed) for pair in grid["pairs"] for seed in grid["seeds"]]
+def results(grid: dict, number: str, output: Path = Path()) -> list[Path]:
+    """The files that a table is made of; of ensembles over several pairs the chosen one, if it is there."""
+    runs = output / "runs"
+    folders = [output / run_folder(pair, seed) for pair in grid["pairs"] for seed in grid["seeds"]]
     if number == "1":
-        together = [Path("runs", pair, "ensemble/test.json") for pair in grid["pairs"]]
-        return [*(folder / "test.json" for folder in folders), *(together if len(grid["seeds"]) > 1 else [])]
+        together = [runs / pair / "ensemble/test.json" for pair in grid["pairs"]] if len(grid["seeds"]) > 1 else []
+        choice = output / ENSEMBLES / "chosen.json"
+        if grid["ensembles"] and choice.is_file():
+            name = read_json(choice)["name"]
+            members = grid["ensembles"].get(name, [])  # an earlier grid may have chosen among others
+            # all seeds of one pair are there already
+            if len({pair for pair, _ in members}) > 1 or 0 < len(members) < len(grid["seeds"]):
+                together.append(output / ENSEMBLES / name / "test.json")
+        return [*(folder / "test.json" for folder in folders), *together]
     if number == "2":
-        return [Path("runs", pair, "evaluation.json") for pair in grid["pairs"]]
+        return [runs / pair / "evaluation.json" for pair in grid["pairs"]]
     return [folder / "sparsity.json" for folder in folders]
 
 
@@ -337,6 +346,8 @@ JOBS = {
     "train": train,
     "decode": decode,
     "ensemble": ensemble,
+    "candidate": candidate,
+    "chosen": chosen,
     "sparsity": sparsity,
     "evaluate": evaluate,
     "tables": tables,

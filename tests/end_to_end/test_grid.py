@@ -63,7 +63,8 @@ def place(tmp_path_factory) -> Path:
 def words(place: Path, *extra: str) -> list[str]:
     pairs = ["--pairs", "1/1", "1.5/2", "--seeds", "1", "2"]
     files = ["--data", "corpus", "--config", "tiny.yaml", "--output", "out", "--task-name", "bundled"]
-    return ["inflection", "medium", *pairs, *files, "--jobs", "1", "--max-length", "8", *extra]
+    mixed = ["--ensembles", "1.5/2,1/1", "1/1:2,1.5/2:1"]
+    return ["inflection", "medium", *pairs, *mixed, *files, "--jobs", "1", "--max-length", "8", *extra]
 
 
 def start(place: Path, *extra: str) -> subprocess.Popen:
@@ -112,7 +113,7 @@ def test_grid_to_the_table_killed_once(place, finished):
         assert (out / name / "dev.pred").read_text(encoding="utf-8").count("\n") == 24
 
     table = (out / "table1.md").read_text(encoding="utf-8")
-    assert table in said and "Ours: averages of 2 runs." in table
+    assert table in said and "Ours: averages of 2 runs. ±" in table
     signature = "acc|task:bundled|set:medium|split:test|langs:2|avg:macro|alpha:1.5/2|seed:1+2|steps:20|"
     assert signature in table
     rows = [re.sub(" +", " ", line) for line in table.split("\n")]
@@ -122,6 +123,18 @@ def test_grid_to_the_table_killed_once(place, finished):
     for name in RUNS:  # what figures.sh and `overview` look for
         assert (out / name / "evaluation.json").read_bytes() == (out / name / "test.json").read_bytes()
         assert json.loads((out / name / "sparsity.json").read_text(encoding="utf-8"))["lines"] == 24
+    chosen = json.loads((out / "runs/ensembles/chosen.json").read_text(encoding="utf-8"))
+    assert set(chosen["dev"]) == {"1.5_2-1+2,1_1-1+2", "1.5_2-1,1_1-2"}
+    assert chosen["dev"][chosen["name"]] == max(chosen["dev"].values())
+    (tested,) = (out / "runs/ensembles").glob("*/test.json")  # the best on dev alone
+    assert tested.parent.name == chosen["name"]
+    result = json.loads(tested.read_text(encoding="utf-8"))
+    assert result["comparison"]["other"] == f"{chosen['single']}/test.pred"
+    # in table 1, in the list of candidates, and scored with the training rows
+    assert f"ensemble of {chosen['name'].replace('_', '/').replace('-', ':').replace(',', ', ')}" in table
+    ensembles = (out / "ensembles.md").read_text(encoding="utf-8")
+    assert ensembles in said and ensembles.count("split:dev") == 2 and "+1+2|steps:20|" in ensembles + table
+    assert result["signatures"]["lemma_seen"] in (out / "runs/ensembles" / chosen["name"] / "decode.log").read_text()
     paragraph = (out / "sparsity.md").read_text(encoding="utf-8")
     assert "| 1.5/2 |" in paragraph and paragraph.count("split:dev") == 4 and "66%" in paragraph
 
@@ -131,10 +144,13 @@ def test_plan_of_a_finished_grid_and_of_a_larger_one(place, finished, capsys, gr
     assert grid.main(words(place, "--dry-run")) == 0
     said = capsys.readouterr().out
     assert "train: 4 (4 done)" in said and "ensemble: 2 (2 done)" in said and "time left" not in said
+    assert "candidate: 2 (2 done)" in said and "chosen: 1 (1 done)" in said and "so far" not in said
     assert grid.main(words(place, "--dry-run", "--seeds", "1", "2", "3")) == 0
     said = capsys.readouterr().out
     assert "train: 6 (4 done)" in said and "measured in 4 runs of this grid" in said
     assert "time left for decoding" in said and "measured in 4 decodings" in said
+    # of single models 4 of 6, 2 ensembles of a pair, and no mixed one: the candidates are others
+    assert "6 of 8 results so far:" in said and "Single models, 1/1 medium:" in said
     assert not (place / "out/runs/1_1/seed3").exists()
     assert grid.main(words(place, "--dry-run", "--steps", "40")) == 0
     said = capsys.readouterr().out
@@ -173,6 +189,14 @@ def grid(monkeypatch):
         (["--config", "tokens.yaml", "--epochs", "2"], "`batch_type`: tokens. Epochs are known for `sents` only: give"),
         (["--raw-tokenizer", "13a"], "Invalid setting for `raw-tokenizer`: 13a. It is for translation."),
         (["translation", "de-en", "--raw-tokenizer", "moses"], "`--raw-tokenizer`: moses. Valid choices: 13a, ja-"),
+        (
+            ["--ensembles", "1/1:1,1.5/2:4"],
+            "`ensembles`: 1/1:1,1.5/2:4. '4' is no seed of this grid. Valid choices: 1, 2.",
+        ),
+        (["--ensembles", "1/1,2/2"], "2/2 is no pair of this grid. Valid choices: 1/1, 1.5/2."),
+        (["--ensembles", "1/1,1/1:2"], "1/1 with seed 2 is in it twice."),
+        (["--ensembles", "1/1:1"], "`ensembles`: 1/1:1. It has one member."),
+        (["translation", "de-en"], "Invalid setting for `ensembles`: 1.5/2,1/1 1/1:2,1.5/2:1. It is for inflection."),
         (["--prepared", "corpus"], "Invalid setting for `prepared`: corpus. It has no manifest.json"),
     ],
 )
@@ -198,6 +222,26 @@ def test_no_home_and_odd_characters_in_paths(place, tmp_path, monkeypatch, capfd
     # text prepared elsewhere is named by its whole path, which Snakemake cannot take
     assert grid.main(["inflection", "medium", "--config", "tiny.yaml", "--prepared", str(tmp_path / "{x}")]) == 2
     assert "Its path must not have braces" in capfd.readouterr().err
+
+
+def test_a_failed_grid_shows_what_it_has_and_an_interrupted_one_says_so(place, tmp_path, monkeypatch, capsys, grid):
+    monkeypatch.chdir(place)
+    result = {"signatures": {"acc": "acc|set:medium|split:test|langs:2|alpha:1/1|seed:2"}, "macro": {"acc": 12.5}}
+    path = tmp_path / "runs/1_1/seed2/test.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(result), encoding="utf-8")
+    monkeypatch.setattr(grid, "run", lambda *_: 1)
+    assert grid.main(words(place, "--output", str(tmp_path))) == 1
+    said = capsys.readouterr().out
+    # four single models and two ensembles of a pair are wanted; which mixed one is not known before all are there
+    assert "1 of 6 results so far:" in said and "12.50" in said and "Ours: one run each." in said
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(grid, "run", interrupted)
+    assert grid.main(words(place, "--output", str(tmp_path))) == 130
+    assert capsys.readouterr().err == "grid: interrupted; the same command goes on where it was\n"
 
 
 def test_a_folder_holds_models_of_one_kind(place, tmp_path, monkeypatch, capsys, grid):

@@ -44,12 +44,35 @@ def test_table1_means_and_ensembles(tmp_path):
         samples.inflection_result(86.0, "1.5/1.5", "1+2"),
     ]
     table = table1(write(tmp_path, results))
-    # ours and the paper's by turns: high avg., high ens., medium avg. = (84 + 85) / 2, medium ens.
-    assert cells_of(table, "1.5", "1.5") == ["–", "94.44", "–", "95.00", "84.50", "84.93", "86.00", "86.55"]
+    # ours and the paper's by turns: high avg., high ens., medium avg. = (84 + 85) / 2, sd = sqrt(1/2), medium ens.
+    assert cells_of(table, "1.5", "1.5") == ["–", "94.44", "–", "95.00", "84.50 ±0.71", "84.93", "86.00", "86.55"]
     assert cells_of(table, "UZH", "") == ["–", "–", "–", "96.00", "–", "–", "–", "86.64"]
-    assert table.notices == ["Ours: averages of 2 runs."]
+    assert table.notices == [
+        "Ours: averages of 2 runs. ±: sample standard deviation.",
+        "Single models, 1.5/1.5 medium: 84.00 (seed 1), 85.00 (seed 2).",
+    ]
     assert table1(write(tmp_path, results[:1])).notices == ["Ours: one run each."]
     assert len(table.signatures) == 3
+
+
+def test_ensembles_of_several_alphas_and_smaller_ones_have_rows_of_their_own(tmp_path):
+    results = [
+        samples.inflection_result(86.0, "1.5/1.5", "1+2+3"),
+        samples.inflection_result(85.0, "1.5/1.5", "1+3"),
+        samples.inflection_result(87.0, "1.5/1.5+2/1.5+2/1.5", "1+1+2"),
+        samples.inflection_result(94.0, "1.5/learned+2/1.5", "1+2", "high"),
+    ]
+    table = table1(write(tmp_path, results))
+    assert cells_of(table, "1.5", "1.5")[6] == "86.00"  # the largest
+    assert row(table, "ensemble of 1.5/1.5:1+3") == ["–"] * 6 + ["85.00", "–"]
+    assert row(table, "ensemble of 1.5/1.5:1, 2/1.5:1+2") == ["–"] * 6 + ["87.00", "–"]
+    assert row(table, "ensemble of 1.5/learned:1, 2/1.5:2") == ["–"] * 2 + ["94.00"] + ["–"] * 5
+    best = [items[0] for items in table.rows if items and items[8].best]
+    assert best == ["ensemble of 1.5/1.5:1, 2/1.5:1+2"]
+    assert len(table.signatures) == 4
+    for again in (0, 2):
+        with pytest.raises(UserError, match="a second ensemble of"):
+            table1(write(tmp_path, [*results, results[again]]))
 
 
 def test_the_papers_own_bold_numbers(tmp_path):

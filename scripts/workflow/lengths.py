@@ -1,0 +1,51 @@
+"""How long a training of a grid is: epochs, lines and steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from onmt_entmax.files import read_json
+from onmt_entmax.progress import steps_per_epoch
+from onmt_entmax.tasks.prepared import MANIFEST
+
+
+def lengths(grid: dict, lines: int) -> dict[str, int]:
+    """Turn epochs into steps.
+
+    Args:
+        grid: ``length`` has what is wanted of ``steps``, ``epochs``, ``valid_steps`` and ``valid_epochs``; what is None
+            there, ``settings`` says.
+        lines: of training text.
+
+    Returns:
+        ``train_steps`` (0: until early stopping), ``valid_steps`` and ``save_checkpoint_steps``.
+    """
+    settings, given = grid["settings"], grid["length"]
+    epoch = epoch_steps(grid, lines)
+
+    def steps(kind: str) -> int:
+        count, epochs = given[f"{kind}steps"], given[f"{kind}epochs"]
+        if count is None and epochs is None:
+            return settings[f"{kind or 'train_'}steps"]
+        return epochs * epoch if count is None else count
+
+    train_steps, valid_steps = steps(""), steps("valid_")
+    if train_steps:
+        valid_steps = min(valid_steps, train_steps)
+    saved = min(settings.get("save_checkpoint_steps", valid_steps), valid_steps)
+    return {"train_steps": train_steps, "valid_steps": valid_steps, "save_checkpoint_steps": saved}
+
+
+def epoch_steps(grid: dict, lines: int) -> int:
+    """Steps in which a training sees as many sentences as there are lines; batches have to count sentences."""
+    settings = grid["settings"]
+    accumulated = settings.get("accum_count") or 1
+    accumulated = accumulated[-1] if isinstance(accumulated, list) else accumulated
+    processes = 1 if grid["gpus"] else settings.get("world_size") or 1
+    return steps_per_epoch(lines, settings["batch_size"], accumulated, processes)
+
+
+def training_lines(data: Path) -> int:
+    """Lines of training text, from the manifest of a prepared folder."""
+    manifest = read_json(data / MANIFEST)
+    return manifest["rows"]["train"] if "rows" in manifest else manifest["counts"]["train"]["kept"]
