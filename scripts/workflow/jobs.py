@@ -40,7 +40,7 @@ from onmt_entmax.progress import duration
 from onmt_entmax.report.metrics import read_rows
 
 GRID = "grid.json"
-ENSEMBLES = Path("runs", "ensembles")
+ENSEMBLES = Path("ensembles")
 STEP = re.compile(r"model_step_(\d+)\.pt")
 
 

@@ -123,10 +123,10 @@ def test_grid_to_the_table_killed_once(place, finished):
     for name in RUNS:  # what figures.sh and `overview` look for
         assert (out / name / "evaluation.json").read_bytes() == (out / name / "test.json").read_bytes()
         assert json.loads((out / name / "sparsity.json").read_text(encoding="utf-8"))["lines"] == 24
-    chosen = json.loads((out / "runs/ensembles/chosen.json").read_text(encoding="utf-8"))
+    chosen = json.loads((out / "ensembles/chosen.json").read_text(encoding="utf-8"))
     assert set(chosen["dev"]) == {"1.5_2-1+2,1_1-1+2", "1.5_2-1,1_1-2"}
     assert chosen["dev"][chosen["name"]] == max(chosen["dev"].values())
-    (tested,) = (out / "runs/ensembles").glob("*/test.json")  # the best on dev alone
+    (tested,) = (out / "ensembles").glob("*/test.json")  # the best on dev alone
     assert tested.parent.name == chosen["name"]
     result = json.loads(tested.read_text(encoding="utf-8"))
     assert result["comparison"]["other"] == f"{chosen['single']}/test.pred"
@@ -134,7 +134,7 @@ def test_grid_to_the_table_killed_once(place, finished):
     assert f"ensemble of {chosen['name'].replace('_', '/').replace('-', ':').replace(',', ', ')}" in table
     ensembles = (out / "ensembles.md").read_text(encoding="utf-8")
     assert ensembles in said and ensembles.count("split:dev") == 2 and "+1+2|steps:20|" in ensembles + table
-    assert result["signatures"]["lemma_seen"] in (out / "runs/ensembles" / chosen["name"] / "decode.log").read_text()
+    assert result["signatures"]["lemma_seen"] in (out / "ensembles" / chosen["name"] / "decode.log").read_text()
     paragraph = (out / "sparsity.md").read_text(encoding="utf-8")
     assert "| 1.5/2 |" in paragraph and paragraph.count("split:dev") == 4 and "66%" in paragraph
 
