@@ -27,7 +27,7 @@ class HeadSums:
         self.layers = [(place, number, layer) for place, own in found.items() for number, layer in enumerate(own)]
         self.seen: dict[int, Tensor] = {}  # the probabilities (B, H, Q, K) of the present batch, by attention
         self._sums: list[dict[str, Tensor]] = [{} for _ in self.layers]
-        self._counts = [0] * len(self.layers)
+        self._counts: list[Tensor | int] = [0] * len(self.layers)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -57,7 +57,7 @@ class HeadSums:
             queries, keys = lengths_at(place, src_len, tgt_len)
             for name, value in head_sums(self.seen[index].double(), queries, keys, place).items():
                 self._sums[index][name] = self._sums[index].get(name, 0) + value
-            self._counts[index] += int(queries.sum())
+            self._counts[index] = self._counts[index] + queries.sum()
         self.seen.clear()
 
     def means(self) -> list[tuple[str, int, object, dict[str, list[float]]]]:
@@ -65,7 +65,7 @@ class HeadSums:
         return [
             (place, number, layer, {name: (value / count).tolist() for name, value in sums.items()})
             for (place, number, layer), sums, count in zip(self.layers, self._sums, self._counts)
-            if count
+            if sums
         ]
 
     def summary(self) -> dict[str, dict[str, list]]:

@@ -7,6 +7,7 @@ from torch import nn
 
 from onmt_entmax.engines.dropout import Dropout
 from onmt_entmax.entmax import LearnedAlpha
+from onmt_entmax.entmax.engine import on_host
 from onmt_entmax.model.heads import HeadMapping
 
 
@@ -95,3 +96,11 @@ def alibi(stock):
         return scores + self.get_bias(queries, keys, scores.device) * self.slopes
 
     return forward
+
+
+def sequence_mask(stock):
+    def mask(lengths, max_len=None):
+        # what is as long as the longest is asked of the host, where the batch was built, and not of the device
+        return stock(lengths, max_len or int(on_host(lengths).max()))
+
+    return mask

@@ -115,6 +115,7 @@ TABLE = (
         heads.alibi,
         "decoding after training takes a wrong row",
     ),
+    Patch("onmt.encoders.transformer", "sequence_mask", heads.sequence_mask, "each batch waits for the device"),
     Patch("onmt.modules.weight_norm", "get_var_maybe_avg", models.get_var_maybe_avg, "decoding changes the weights"),
     Patch("onmt.decoders.ensemble", "load_test_model", models.load_ensemble, "members may differ in alpha"),
     Patch("onmt.encoders:str2enc", "rnn", _instead(Encoder), "the encoder with our engines"),

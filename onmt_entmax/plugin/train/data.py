@@ -19,14 +19,14 @@ from itertools import islice, repeat
 import numpy as np
 import torch
 from onmt.constants import CorpusTask
-from onmt.inputters.dynamic_iterator import DynamicDatasetIter, OnDeviceDatasetIter, build_dynamic_dataset_iter
+from onmt.inputters.dynamic_iterator import DynamicDatasetIter, build_dynamic_dataset_iter
 from onmt.inputters.text_corpus import ParallelCorpus, build_corpora_iters, get_corpora
 from onmt.transforms import make_transforms
 from onmt.utils.misc import RandomShuffler
 from torch.utils.data import DataLoader, get_worker_info
 
 import onmt_entmax
-from onmt_entmax.entmax.engine import with_host_copy
+from onmt_entmax.entmax.engine import on_host, with_host_copy
 from onmt_entmax.errors import UserError
 from onmt_entmax.files import byte_lines
 from onmt_entmax.plugin.train import position as random_state
@@ -194,18 +194,17 @@ def _wait_for_sender(seconds: float = 1.0) -> None:
 
 
 class TrainingData:
-    """What the trainer iterates over, with :meth:`position` for checkpoints.
+    """What the trainer iterates over, batches on the CPU, with :meth:`position` for checkpoints.
 
     Args:
         dataset: the data set; with workers, the one that ``loader`` sends to them.
         loader: None without workers.
-        device: where batches go.
         settings: what the order of the batches depends on besides the corpora's text.
         reached: states of the generators to be set before the first batch is handed out, or None.
     """
 
-    def __init__(self, dataset: PositionedDataset, loader, device, settings: dict, reached: dict | None) -> None:
-        self.dataset, self.loader, self.device, self.settings = dataset, loader, device, settings
+    def __init__(self, dataset: PositionedDataset, loader, settings: dict, reached: dict | None) -> None:
+        self.dataset, self.loader, self.settings = dataset, loader, settings
         self.reached = reached
         self.workers = dict(dataset.positions)
         self.next_worker = dataset.first_worker
@@ -215,17 +214,6 @@ class TrainingData:
         }
 
     def __iter__(self):
-        for batch, bucket in self._batches():
-            lengths = batch["srclen"]
-            if self.device.type != "cpu":  # the host waits for no copy; stock, without workers, moves every sentence
-                batch = {
-                    name: value.to(self.device, non_blocking=True) if torch.is_tensor(value) else value
-                    for name, value in batch.items()
-                }
-                with_host_copy(batch["srclen"], lengths)  # the encoder packs by them
-            yield batch, bucket
-
-    def _batches(self):
         if self.loader is None:
             yield from self.dataset
             return
@@ -255,6 +243,21 @@ class TrainingData:
         }
 
 
+def on_device(batch: dict, device: torch.device) -> dict:
+    """A batch on a device; the host waits for no copy, and still knows the lengths."""
+    if device.type == "cpu":
+        return batch
+    moved = {name: _sent(value, device) if torch.is_tensor(value) else value for name, value in batch.items()}
+    with_host_copy(moved["srclen"], on_host(batch["srclen"]))  # the encoder packs by them
+    return moved
+
+
+def _sent(x: torch.Tensor, device: torch.device) -> torch.Tensor:
+    # from memory that is not pinned a long copy waits for everything before it
+    pinned = x.pin_memory() if device.type == "cuda" and not x.is_cuda and x.layout == torch.strided else x
+    return pinned.to(device, non_blocking=True)
+
+
 def order_settings(opt: Namespace, stride: int, offset: int) -> dict:
     """What the order of the batches depends on, to be compared when a run resumes."""
     corpora = corpus_weights(opt)
@@ -275,7 +278,6 @@ def build_training_data(opt, transforms_cls, vocabs, stride, offset, device_id, 
         resumed: this process's ``{"data": position, "random": states}`` from a checkpoint, or None.
         log: takes a line for the user.
     """
-    device = torch.device(device_id) if device_id >= 0 else torch.device("cpu")
     workers = opt.num_workers
     dataset = PositionedDataset.from_opt(
         get_corpora(opt, CorpusTask.TRAIN),
@@ -313,21 +315,20 @@ def build_training_data(opt, transforms_cls, vocabs, stride, offset, device_id, 
         loader = DataLoader(
             dataset,
             batch_size=None,
-            pin_memory=device.type == "cuda",
+            pin_memory=device_id >= 0,
             multiprocessing_context="spawn",
             num_workers=workers,
             worker_init_fn=dataset._init_datasets,
             prefetch_factor=opt.prefetch_factor,
         )
-    return TrainingData(dataset, loader, device, settings, reached)
+    return TrainingData(dataset, loader, settings, reached)
 
 
-def build_validation_data(opt: Namespace, transforms_cls, vocabs, device_id: int):
-    """Stock's validation data on the device, or None; without workers, as starting them takes longer than reading."""
+def build_validation_data(opt: Namespace, transforms_cls, vocabs):
+    """Stock's validation data on the CPU, or None; without workers, as starting them takes longer than reading."""
     alone = copy.copy(opt)
     alone.num_workers = 0
-    data = build_dynamic_dataset_iter(alone, transforms_cls, vocabs, task=CorpusTask.VALID)
-    return data if data is None or device_id < 0 else OnDeviceDatasetIter(data, torch.device(device_id))
+    return build_dynamic_dataset_iter(alone, transforms_cls, vocabs, task=CorpusTask.VALID)
 
 
 @contextmanager

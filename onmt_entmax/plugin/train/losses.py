@@ -1,4 +1,4 @@
-"""The trainer's loss: output layer and Fenchel-Young loss in one, for every alpha."""
+"""The trainer's loss: output layer and Fenchel-Young loss in one, for every alpha; its sums stay on the device."""
 
 from __future__ import annotations
 
@@ -14,6 +14,61 @@ from onmt_entmax.plugin.models import generator_alpha
 from onmt_entmax.plugin.train.measures import measure_tokens
 
 StockLossCompute = onmt.utils.loss.LossCompute
+
+
+def _summed(index: int) -> property:
+    def read(self):
+        return self._read()[index]
+
+    def write(self, value):
+        self._values = [*self._read()]
+        self._values[index], self._sums = value, None
+
+    return property(read, write)
+
+
+class DeviceStatistics(Statistics):
+    """Stock's statistics, but the device is asked for its sums when somebody reads one of them: all in one transfer.
+
+    Args:
+        sums: loss, words and correct words, ``(3,)`` float64; None: zeros.
+        n_batchs, n_sents: see stock.
+    """
+
+    def __init__(self, sums: torch.Tensor | None = None, n_batchs: int = 0, n_sents: int = 0) -> None:
+        # the sums with everything that was added, or None where the host alone knows them; and what they are, or None
+        # where the device alone knows it
+        self._sums: torch.Tensor | None = None
+        self._values: list[float] | None = [0, 0, 0]
+        super().__init__(n_batchs=n_batchs, n_sents=n_sents, computed_metrics={})
+        if sums is not None:
+            self._sums, self._values = sums, None
+
+    loss, n_words, n_correct = _summed(0), _summed(1), _summed(2)
+
+    def _read(self) -> list[float]:
+        if self._values is None:
+            loss, *counts = self._sums.tolist()
+            self._values = [loss, *map(int, counts)]
+        return self._values
+
+    def update(self, stat: Statistics, update_n_src_words: bool = False) -> None:
+        """See stock."""
+        if not isinstance(stat, DeviceStatistics) or stat._sums is None:
+            super().update(stat, update_n_src_words)
+            return
+        own = self._sums
+        if own is None:
+            own = torch.tensor(self._values, dtype=torch.float64).to(stat._sums.device, non_blocking=True)
+        self._sums, self._values = own + stat._sums, None
+        self.n_batchs += stat.n_batchs
+        self.n_sents += stat.n_sents
+        self.computed_metrics = stat.computed_metrics
+        if update_n_src_words:
+            self.n_src_words += stat.n_src_words
+
+    def __getstate__(self) -> dict:
+        return {**vars(self), "_values": self._read(), "_sums": None}
 
 
 class EntmaxLossCompute(StockLossCompute):
@@ -47,7 +102,7 @@ class EntmaxLossCompute(StockLossCompute):
         return loss, stats
 
     def measure(self, batch, output, attns):
-        """Statistics of a whole batch and its ``TokenMeasures``, None where stock computes the loss."""
+        """Statistics of a whole batch and its sums of ``TokenMeasures``, None where stock computes the loss."""
         if not self.fused:
             return super().forward(batch, output, attns)[1], None
         _, stats, result, target = self._fused_forward(batch, output, attns, statistics=True)
@@ -55,7 +110,7 @@ class EntmaxLossCompute(StockLossCompute):
         if attention is not None:
             attention = attention.reshape(-1, attention.size(-1))  # (batch * tgt_len, src_len)
             attention = attention if attention.size(0) == target.size(0) else None
-        measures = measure_tokens(
+        sums = measure_tokens(
             kept=target.ne(self.padding_idx),
             support_size=result.support_size,
             gold_prob=result.gold_prob,
@@ -65,7 +120,7 @@ class EntmaxLossCompute(StockLossCompute):
             plain_loss=result.plain_loss,
             attention=attention,
         )
-        return stats, measures
+        return stats, sums
 
     def _fused_forward(self, batch, output, attns, trunc_start=0, trunc_size=None, statistics=False):
         """Loss, statistics, what the output layer gave, and the targets ``(batch * tgt_len,)``."""
@@ -83,18 +138,9 @@ class EntmaxLossCompute(StockLossCompute):
         if self.lambda_coverage != 0.0:
             loss = loss + self.lambda_coverage * self._coverage_loss(attns, target)
         n_words = target.ne(self.padding_idx).sum()
-        # one transfer from the device instead of three
-        total, n_correct, n_words = torch.stack(
-            [loss.detach().double(), result.n_correct.double(), n_words.double()]
-        ).tolist()
+        sums = torch.stack([loss.detach().double(), n_words.double(), result.n_correct.double()])
         sentences = len(batch["srclen"]) if trunc_start == 0 else 0
-        stats = Statistics(
-            loss=total,
-            n_batchs=1 if sentences else 0,
-            n_sents=sentences,
-            n_words=int(n_words),
-            n_correct=int(n_correct),
-        )
+        stats = DeviceStatistics(sums, n_batchs=1 if sentences else 0, n_sents=sentences)
         return loss, stats, result, target
 
     def output_loss(self, hidden: torch.Tensor, target: torch.Tensor, statistics: bool = False):

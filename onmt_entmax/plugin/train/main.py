@@ -86,7 +86,7 @@ def train(opt: Namespace, device_id: int, found: Products) -> None:
         resumed=position,
         log=logger.info,
     )
-    validation_data = data.build_validation_data(run_opt, transforms_cls, vocabs, device_id)
+    validation_data = data.build_validation_data(run_opt, transforms_cls, vocabs)
 
     saver.model_opt = resuming.saved_options(run_opt, optimizer.options)  # with what was chosen meanwhile
     logger.info(f"Starting training on {f'GPU {device_id}' if device_id >= 0 else 'the CPU'}")

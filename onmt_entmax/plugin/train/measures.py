@@ -53,8 +53,11 @@ class TokenMeasures:
     attention_words: int = 0
     attention_support: float = 0.0
 
-    def __add__(self, other: TokenMeasures) -> TokenMeasures:
-        return TokenMeasures(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
+    @classmethod
+    def of(cls, sums: Tensor) -> TokenMeasures:
+        """Read what :func:`measure_tokens` gave, added up over batches: one transfer from the device."""
+        numbers = zip(fields(cls), sums.tolist())
+        return cls(**{field.name: int(number) if field.type == "int" else number for field, number in numbers})
 
     def report(self) -> dict[str, float | None]:
         """Means per token under the names of the metrics file; None where no token was measured."""
@@ -96,8 +99,8 @@ def measure_tokens(
     correct: Tensor,
     plain_loss: Tensor,
     attention: Tensor | None = None,
-) -> TokenMeasures:
-    """Sum up one batch; one transfer from the device.
+) -> Tensor:
+    """The sums of one batch on its device, float64: a number for each field of :class:`TokenMeasures`.
 
     Args:
         kept: which rows are tokens and not padding, ``(rows,)``.
@@ -108,7 +111,7 @@ def measure_tokens(
     """
     zero = torch.zeros((), dtype=torch.float64, device=kept.device)
     attended = zero if attention is None else ((attention > 0).sum(-1) * kept).sum().double()
-    sums = torch.stack(
+    return torch.stack(
         [
             kept.sum().double(),
             correct.double(),
@@ -121,10 +124,7 @@ def measure_tokens(
             zero if attention is None else kept.sum().double(),
             attended,
         ]
-    ).tolist()
-    for index in (0, 1, 4, 8):
-        sums[index] = int(sums[index])
-    return TokenMeasures(*sums)
+    )
 
 
 def criterion_names(wanted: Iterable[str] | None, scorers: Iterable[str] = ()) -> list[str]:

@@ -12,6 +12,7 @@ from onmt.utils.logging import logger
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
+from onmt_entmax.plugin.train.losses import DeviceStatistics
 from onmt_entmax.plugin.train.processes import sum_over_processes, world_size
 from onmt_entmax.progress import Clock, duration
 
@@ -63,7 +64,7 @@ class SparseReportManager(report_manager.ReportMgr):
             return report_stats
         stats = gathered(report_stats, self.device) if multigpu else report_stats
         self._report_training(step, num_steps, learning_rate, patience, stats)
-        return Statistics()
+        return DeviceStatistics()
 
     def _report_training(self, step, num_steps, learning_rate, patience, report_stats):
         stats, seconds = report_stats, report_stats.elapsed_time() + 1e-5

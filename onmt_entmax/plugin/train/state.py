@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from argparse import Namespace
 
@@ -15,7 +16,8 @@ from onmt_entmax.engines.cpu.products import Products
 from onmt_entmax.files import count_lines, write_json
 from onmt_entmax.plugin.models import attention_alpha, attention_alpha_text, generator_alpha
 from onmt_entmax.plugin.train import position as random_state
-from onmt_entmax.plugin.train.measures import StopRule, is_better
+from onmt_entmax.plugin.train.losses import DeviceStatistics
+from onmt_entmax.plugin.train.measures import EPSILON, StopRule, TokenMeasures, is_better
 from onmt_entmax.plugin.train.options import VALID_LOSS
 from onmt_entmax.plugin.train.processes import from_all, is_first, on_first, rank, world_size
 from onmt_entmax.plugin.train.report import COUNTS
@@ -33,7 +35,7 @@ def pack_statistics(stats: Statistics) -> dict:
 
 def unpack_statistics(packed: dict | None) -> Statistics:
     """Inverse of :func:`pack_statistics`; fresh statistics for None."""
-    stats = Statistics()
+    stats = DeviceStatistics()
     for name, value in (packed or {}).items():
         setattr(stats, name, value)
     return stats
@@ -206,6 +208,41 @@ class Run:
         if step <= 0 or not self.total_stats.n_sents:
             return None
         return max(1, round(lines * step / (self.total_stats.n_sents * processes)))
+
+    def entry(self, step: int, stats: Statistics, words: float, optim) -> dict:
+        """One object of the metrics file, from the trainer's ``validate``; ``words`` of all processes so far."""
+        run_seconds = self.clock.elapsed() - self.seen["elapsed"]
+        alpha = generator_alpha(self.model)
+        attention, learned = attention_alpha(self.model)
+        measures: TokenMeasures | None = stats.measures
+        loss = stats.loss / stats.n_words if stats.n_words else None
+        plain = loss if measures is None else (measures.plain_loss / measures.words if measures.words else None)
+        entry = {
+            "step": step,
+            "kind": "valid",
+            "loss": loss,
+            "alpha_output": alpha,
+            "alpha_attention": attention,
+            "alpha_learned": learned,
+            **({"alpha_start": self.opt.learned_alpha_start} if learned and not self.opt.train_from else {}),
+            "accuracy": 100 * stats.n_correct / stats.n_words if stats.n_words else None,
+            "perplexity": math.exp(min(plain, 700.0)) if alpha == 1 and plain is not None else None,
+            **(measures or TokenMeasures()).report(),
+            "epsilon": EPSILON,
+            **({"heads": stats.heads} if stats.heads else {}),
+            "learning_rate": optim.learning_rate(),
+            "words_per_second": (words - self.seen["words"]) / run_seconds if run_seconds > 0 else None,
+            "elapsed": self.clock.elapsed(),
+            "epoch": self.epoch(step),
+            "steps_per_epoch": self.steps_per_epoch(step),
+            "n_words": int(stats.n_words),
+            "signature": self.signature(step, optim),
+        }
+        entry.update({name: float(value) for name, value in stats.computed_metrics.items()})
+        return {
+            key: None if isinstance(value, float) and not math.isfinite(value) else value
+            for key, value in entry.items()
+        }
 
     def signature(self, step: int, optim) -> str:
         """How the numbers of a validation were made."""

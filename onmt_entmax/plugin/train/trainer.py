@@ -1,4 +1,8 @@
-"""The trainer: stock's steps, in a loop in which all processes follow one validation and every state can be saved."""
+"""The trainer: stock's steps, in a loop in which all processes follow one validation and every state can be saved.
+
+Batches come from the data as they were read, on the CPU, where they are counted; then they go to the device. Between
+two reports the host reads nothing of the device.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import copy
 import math
 import time
 from argparse import Namespace
+from collections.abc import Iterator
 from contextlib import nullcontext
 
 import onmt.trainer
@@ -15,10 +20,12 @@ from onmt.utils import Statistics
 from onmt.utils.logging import logger
 from onmt.utils.scoring_utils import ScoringPreparator
 
+from onmt_entmax.entmax.engine import on_host
 from onmt_entmax.plugin.head_measures import HeadSums
-from onmt_entmax.plugin.models import attention_alpha, generator_alpha
-from onmt_entmax.plugin.train.losses import EntmaxLossCompute
-from onmt_entmax.plugin.train.measures import EPSILON, StopRule, TokenMeasures, check_measured, criterion_names
+from onmt_entmax.plugin.models import generator_alpha
+from onmt_entmax.plugin.train.data import on_device
+from onmt_entmax.plugin.train.losses import DeviceStatistics, EntmaxLossCompute
+from onmt_entmax.plugin.train.measures import StopRule, TokenMeasures, check_measured, criterion_names
 from onmt_entmax.plugin.train.processes import from_first, is_first, on_first, rank, sum_over_processes, world_size
 from onmt_entmax.plugin.train.report import ProgressBar, build_report_manager
 from onmt_entmax.plugin.train.saver import weights_in_place
@@ -163,11 +170,64 @@ class SparseTrainer(StockTrainer):
         run = self.run
         self._maybe_update_dropout(step)
         if self._data_parallel:
-            normalization = int(sum_over_processes([float(normalization)], self._device())[0])
+            total = torch.full((), float(normalization), device=self._device())
+            torch.distributed.all_reduce(total)
+            normalization = total
         self._gradient_accumulation(batches, normalization, run.total_stats, run.report_stats)
         if self.average_decay > 0 and (step - 1) % self.average_every == 0:
             self._update_average(step)
         run.report_stats = self._maybe_report_training(step, train_steps, self.optim.learning_rate(), run.report_stats)
+
+    def _gradient_accumulation(self, true_batches, normalization, total_stats, report_stats) -> None:
+        """A step on batches, see stock; ``normalization`` is a number, or ``()`` on the device."""
+        if self.accum_count > 1:
+            self.optim.zero_grad()
+        for batch in true_batches:
+            src_words = int(on_host(batch["srclen"]).sum())
+            batch = on_device(batch, self._device())
+            found = list(self._pieces(batch, normalization))
+            for stats in (total_stats, report_stats):
+                stats.n_src_words += src_words
+                for piece in found:
+                    stats.update(piece)
+        if self._data_parallel:
+            gradients = [p.grad.data for p in self.model.parameters() if p.requires_grad and p.grad is not None]
+            onmt.utils.distributed.all_reduce_and_rescale_tensors(gradients, float(self.n_gpu))
+        self.optim.step()
+
+    def _pieces(self, batch, normalization) -> Iterator[Statistics]:
+        """The backward pass of each piece of the targets (all of them, unless they are truncated)."""
+        length = batch["tgt"].size(1)
+        size = self.trunc_size or length
+        for start in range(0, length - 1, size):
+            if self.accum_count == 1:
+                self.optim.zero_grad()
+            try:
+                stats = self._piece(batch, start, size, normalization)
+            except torch.cuda.OutOfMemoryError:
+                if self.n_gpu > 1:  # the others would wait for this one's gradients
+                    raise
+                logger.warning(f"Step {self.optim.training_step}: out of memory on the GPU; a batch is left out.")
+                torch.cuda.empty_cache()
+                return
+            yield stats
+            if self.model.decoder.state != {}:
+                self.model.decoder.detach_state()
+
+    def _piece(self, batch, start: int, size: int, normalization) -> Statistics:
+        with self._autocast():
+            target = batch["tgt"][:, start : start + size]
+            output, attns = self.model(
+                *(batch["src"], target, batch["srclen"]), bptt=start > 0, with_align=self.with_align
+            )
+            if self.zero_out_prompt_loss:
+                batch = self.train_loss.ignore_prompt(batch)
+            loss, stats = self.train_loss(batch, output, attns, trunc_start=start, trunc_size=size)
+        self.optim.backward(loss / normalization)
+        return stats
+
+    def _autocast(self):
+        return torch.autocast("cuda", dtype=torch.float16) if self.optim.amp else nullcontext()
 
     def _update_average(self, step: int) -> None:
         """See stock; the first average is a copy, not the parameters themselves."""
@@ -203,7 +263,7 @@ class SparseTrainer(StockTrainer):
         """The entry of the metrics file for a validation, in every process."""
         entry = None
         if is_first() or self.parallel_mode == "tensor_parallel":
-            entry = self._entry(step, self.validate(valid_iter, moving_average=self.moving_average), words)
+            entry = self.run.entry(step, self.validate(valid_iter, self.moving_average), words, self.optim)
         return from_first(entry)
 
     def _record(self, entry: dict, step: int) -> None:
@@ -227,42 +287,6 @@ class SparseTrainer(StockTrainer):
         else:
             logger.info(f"No progress in {names} since step {rule.best_step}: {rule.waited} of {rule.patience}.")
 
-    def _entry(self, step: int, stats: Statistics, words: float) -> dict:
-        """One object of the metrics file."""
-        run = self.run
-        run_seconds = run.clock.elapsed() - run.seen["elapsed"]
-        alpha = generator_alpha(self.model)
-        attention, learned = attention_alpha(self.model)
-        measures: TokenMeasures | None = stats.measures
-        loss = stats.loss / stats.n_words if stats.n_words else None
-        plain = loss if measures is None else (measures.plain_loss / measures.words if measures.words else None)
-        entry = {
-            "step": step,
-            "kind": "valid",
-            "loss": loss,
-            "alpha_output": alpha,
-            "alpha_attention": attention,
-            "alpha_learned": learned,
-            **({"alpha_start": run.opt.learned_alpha_start} if learned and not run.opt.train_from else {}),
-            "accuracy": 100 * stats.n_correct / stats.n_words if stats.n_words else None,
-            "perplexity": math.exp(min(plain, 700.0)) if alpha == 1 and plain is not None else None,
-            **(measures or TokenMeasures()).report(),
-            "epsilon": EPSILON,
-            **({"heads": stats.heads} if stats.heads else {}),
-            "learning_rate": self.optim.learning_rate(),
-            "words_per_second": (words - run.seen["words"]) / run_seconds if run_seconds > 0 else None,
-            "elapsed": run.clock.elapsed(),
-            "epoch": run.epoch(step),
-            "steps_per_epoch": run.steps_per_epoch(step),
-            "n_words": int(stats.n_words),
-            "signature": run.signature(step, self.optim),
-        }
-        entry.update({name: float(value) for name, value in stats.computed_metrics.items()})
-        return {
-            key: None if isinstance(value, float) and not math.isfinite(value) else value
-            for key, value in entry.items()
-        }
-
     def validate(self, valid_iter, moving_average=None) -> Statistics:
         """Run the validation data through the model (with averaged weights where there are any).
 
@@ -271,21 +295,24 @@ class SparseTrainer(StockTrainer):
             those of a Transformer do; ``computed_metrics`` what ``valid_metrics`` asks for.
         """
         started = time.monotonic()
-        stats, measures = Statistics(), TokenMeasures()
-        stats.computed_metrics = {}
+        stats, sums = DeviceStatistics(), []
         heads = HeadSums(None if self.parallel_mode == "tensor_parallel" else self.model)  # it splits them
         self.model.eval()
         with weights_in_place(self.model, moving_average), torch.no_grad(), heads.watching():
             for batch, _ in valid_iter:
-                with torch.autocast("cuda", dtype=torch.float16) if self.optim.amp else nullcontext():
+                batch = on_device(batch, self._device())
+                with self._autocast():
                     output, attns = self.model(batch["src"], batch["tgt"], batch["srclen"], with_align=self.with_align)
                     if self.zero_out_prompt_loss:
                         batch = self.valid_loss.ignore_prompt(batch)
-                    batch_stats, batch_measures = self.valid_loss.measure(batch, output, attns)
+                    batch_stats, batch_sums = self.valid_loss.measure(batch, output, attns)
                 heads.add(batch["srclen"], batch["tgtlen"] - 1)
                 stats.update(batch_stats)
-                measures = None if batch_measures is None or measures is None else measures + batch_measures
-            stats.measures, stats.heads = measures, heads.summary()
+                sums.append(batch_sums)
+            stats.measures = None
+            if self.valid_loss.fused:
+                stats.measures = TokenMeasures.of(sum(sums)) if sums else TokenMeasures()
+            stats.heads = heads.summary()
             stats.computed_metrics = self._scores() if self.valid_scorers else {}
         self.model.train()
         seconds = time.monotonic() - started

@@ -20,7 +20,7 @@ from onmt.utils.misc import set_random_seed
 from onmt_entmax.entmax.engine import on_host
 from onmt_entmax.errors import UserError
 from onmt_entmax.plugin.train import position as random_state
-from onmt_entmax.plugin.train.data import TrainingData, _Corpus, build_training_data
+from onmt_entmax.plugin.train.data import TrainingData, _Corpus, build_training_data, on_device
 from onmt_entmax.plugin.train.position import Mixture
 from tests.plugin.train.helpers import config
 
@@ -166,14 +166,15 @@ def test_every_cut_goes_on_exactly(tmp_path_factory, workers, cut, size):
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_batches_are_moved_as_a_whole(folder, workers):
-    data = build(options(folder, num_workers=workers))
-    assert data.dataset.device.type == "cpu"
-    data.device = torch.device("meta")  # the one device beside the CPU that every machine has
-    batch, _ = next(iter(data))
+    read, _ = next(iter(build(options(folder, num_workers=workers))))
+    assert on_device(read, torch.device("cpu")) is read
+    batch = on_device(read, torch.device("meta"))  # the one device beside the CPU that every machine has
     assert {batch[name].device.type for name in ("src", "tgt", "srclen")} == {"meta"}
     assert isinstance(batch["cid"], list)
     known = on_host(batch["srclen"], wait=False)  # so that nobody has to ask the device
     assert known.device.type == "cpu" and int(known.max()) == batch["src"].size(1)
+    again = on_device(batch, torch.device("meta"))  # what is there already stays, and what is known
+    assert on_host(again["srclen"], wait=False) is known
 
 
 def test_real_worker_process(folder):

@@ -70,7 +70,7 @@ def measure(alpha=1.5, seed=0, rows=7, vocab=5, ignore=2):
         hidden, weight, None, target, alpha=alpha, reduction="sum", ignore_index=ignore, statistics=True
     )
     attention = entmax(torch.randn(rows, 3, dtype=torch.float64) * 2, 2.0)
-    measures = measure_tokens(
+    sums = measure_tokens(
         target != ignore,
         result.support_size,
         result.gold_prob,
@@ -80,12 +80,13 @@ def measure(alpha=1.5, seed=0, rows=7, vocab=5, ignore=2):
         result.plain_loss,
         attention,
     )
-    return measures, entmax(hidden @ weight.t(), alpha), target, attention
+    return sums, entmax(hidden @ weight.t(), alpha), target, attention
 
 
 @pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
 def test_sums_equal_a_loop_over_tokens(alpha):
-    measures, probs, target, attention = measure(alpha)
+    sums, probs, target, attention = measure(alpha)
+    measures = TokenMeasures.of(sums)
     kept = [i for i, t in enumerate(target.tolist()) if t != 2]
     tokens = [direct(probs[i].tolist(), target[i].item()) for i in kept]
     assert measures.words == len(kept) == measures.attention_words
@@ -98,8 +99,9 @@ def test_sums_equal_a_loop_over_tokens(alpha):
 
 
 def test_batches_add_up():
-    first, second = measure(seed=1)[0], measure(seed=2)[0]
-    both = (first + second).report()
+    sums = [measure(seed=seed)[0] for seed in (1, 2)]
+    first, second = map(TokenMeasures.of, sums)
+    both = TokenMeasures.of(sum(sums)).report()
     mean = (first.jensen_shannon + second.jensen_shannon) / (first.words + second.words)
     assert both["jensen_shannon"] == pytest.approx(mean)
     assert both["gold_zero"] == (first.zeros + second.zeros) / (first.words + second.words)
@@ -112,8 +114,8 @@ def test_nothing_measured_is_none():
 def test_epsilon_perplexity_of_a_uniform_softmax_is_the_vocabulary():
     # p = 1/4 everywhere: (1/4 + e) / (1 + 4e) = 1/4
     n = torch.ones(3)
-    measures = measure_tokens(n.bool(), 4 * n, n / 4, n / 4, 4, torch.tensor(0), torch.tensor(0.0))
-    report = measures.report()
+    sums = measure_tokens(n.bool(), 4 * n, n / 4, n / 4, 4, torch.tensor(0), torch.tensor(0.0))
+    report = TokenMeasures.of(sums).report()
     assert report["epsilon_perplexity"] == pytest.approx(4)
     assert report["support_attention"] is None
 
