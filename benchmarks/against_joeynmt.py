@@ -120,7 +120,7 @@ def main() -> int:
     device = set_up(args)
     task = QUICK if args.quick else TASKS[args.task]
     count = args.block * (args.repeats + 2)
-    batches = [batch for batch, _ in batches_of(task, count, device)]
+    batches = [batch for batch, _ in batches_of(task, count)]
     words = sum(int(batch["tgt"][:, 1:].ne(PAD).sum()) for batch in batches) / count
     with tempfile.TemporaryDirectory() as folder:
         torch.save(batches, f"{folder}/batches.pt")

@@ -1,6 +1,7 @@
 """Training speed of OpenNMT-py's softmax model against ours, step for step: ``python benchmarks/training.py``.
 
-Both sides run OpenNMT-py's trainer on the same batches, in turns of a few steps; only encoder, decoder and loss differ.
+Each side is trained as its `onmt_train` does it, ours by our trainer and OpenNMT-py's by its own, on the same batches,
+which are read on the CPU, in turns of a few steps.
 Sources are random with the frequencies of words (Zipf), and each target is its source with every token renamed, so that
 after ``--warm-up`` steps the models are sure of much, as trained ones are, and supports are small.
 
@@ -23,13 +24,14 @@ import tempfile
 from argparse import Namespace
 from itertools import accumulate
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch
 from onmt.decoders.decoder import InputFeedRNNDecoder
 from onmt.encoders.rnn_encoder import RNNEncoder
+from onmt.inputters.dynamic_iterator import OnDeviceDatasetIter
 from onmt.models import NMTModel
 from onmt.modules import Embeddings
+from onmt.utils import Statistics
 from onmt.utils.optimizers import Optimizer
 from timing import add_options, alternate, report, row, set_up
 from torch import Tensor, nn
@@ -38,13 +40,13 @@ from torch.profiler import ProfilerActivity, profile
 
 from onmt_entmax.engines.cpu.products import CHOICES, choose, products
 from onmt_entmax.entmax import entmax
-from onmt_entmax.entmax.engine import with_host_copy
 from onmt_entmax.files import read_lines, split_tokens
 from onmt_entmax.plugin.modules import Encoder, InputFeedDecoder
-from onmt_entmax.plugin.train.losses import EntmaxLossCompute, StockLossCompute
+from onmt_entmax.plugin.train.data import on_device
+from onmt_entmax.plugin.train.losses import DeviceStatistics, EntmaxLossCompute, StockLossCompute
 from onmt_entmax.plugin.train.optimiser import Adam
 from onmt_entmax.plugin.train.processes import keep_memory
-from onmt_entmax.plugin.train.trainer import StockTrainer
+from onmt_entmax.plugin.train.trainer import SparseTrainer, StockTrainer
 
 TASKS = {  # hidden units, types, sentences of a batch, shortest and longest target
     "inflection": {"hidden": 300, "vocab": 784, "batch": 64, "lengths": (8, 20)},
@@ -61,8 +63,8 @@ CURVES = {
 PAD, BOS, EOS, FIRST = 1, 2, 3, 4
 
 
-def batches_of(task: dict, count: int, device: torch.device) -> list[tuple[dict[str, Tensor], int]]:
-    """Batches as OpenNMT-py's trainer takes them; sentences of one batch have similar lengths, as in its buckets."""
+def batches_of(task: dict, count: int) -> list[tuple[dict[str, Tensor], int]]:
+    """Batches as OpenNMT-py reads them, on the CPU; sentences of one batch have similar lengths, as in its buckets."""
     low, high = task["lengths"]
     vocab = task["vocab"] - FIRST
     frequency = 1 / torch.arange(1, vocab + 1, dtype=torch.float64)
@@ -78,18 +80,11 @@ def batches_of(task: dict, count: int, device: torch.device) -> list[tuple[dict[
         tgt[:, 0] = BOS
         tgt[:, 1:-1] = torch.where(inside, (tokens * 7 + 3) % vocab + FIRST, PAD)
         tgt.scatter_(1, lengths.unsqueeze(1) + 1, EOS)
-        found.append((on_device({"src": src.unsqueeze(-1), "srclen": lengths, "tgt": tgt.unsqueeze(-1)}, device), 0))
+        found.append(({"src": src.unsqueeze(-1), "srclen": lengths, "tgt": tgt.unsqueeze(-1)}, 0))
     return found
 
 
-def on_device(batch: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-    """A batch on the device; the lengths stay known on the host, as in our training data."""
-    moved = {name: value.to(device) for name, value in batch.items()}
-    with_host_copy(moved["srclen"], batch["srclen"])
-    return moved
-
-
-def real_batches(task: dict, prefix: str, count: int, device: torch.device) -> list[tuple[dict[str, Tensor], int]]:
+def real_batches(task: dict, prefix: str, count: int) -> list[tuple[dict[str, Tensor], int]]:
     """Batches of ``PREFIX.src`` and ``PREFIX.tgt``, drawn from all lines in the order of their lengths."""
     sides = []
     for side in ("src", "tgt"):
@@ -103,8 +98,7 @@ def real_batches(task: dict, prefix: str, count: int, device: torch.device) -> l
         sources, targets = zip(*pairs[start : start + size])
         targets = [F.pad(F.pad(target, (1, 0), value=BOS), (0, 1), value=EOS) for target in targets]
         src, tgt = (nn.utils.rnn.pad_sequence(part, True, PAD).unsqueeze(-1) for part in (sources, targets))
-        batch = {"src": src, "srclen": torch.tensor([len(source) for source in sources]), "tgt": tgt}
-        found.append(({name: value.to(device) for name, value in batch.items()}, 0))
+        found.append(({"src": src, "srclen": torch.tensor([len(source) for source in sources]), "tgt": tgt}, 0))
     return found
 
 
@@ -125,7 +119,7 @@ def task_of(checkpoints: list[dict]) -> dict:
 
 
 class Side:
-    """One model in OpenNMT-py's trainer.
+    """One model and its trainer, OpenNMT-py's or ours.
 
     Args:
         task: see ``TASKS``.
@@ -173,21 +167,26 @@ class Side:
         adam = (torch.optim.Adam if alpha is None else Adam)(model.parameters(), 0.001)
         if checkpoint is not None:
             adam.load_state_dict(checkpoint["optim"]["optimizer"])
-        optimizer = Optimizer(adam, 0.001, max_grad_norm=5)
-        silent = SimpleNamespace(start=lambda: None, start_time=0, report_training=lambda *args, **kwargs: args[-1])
-        self.trainer = StockTrainer(
-            *(model, loss, loss, SimpleNamespace(transforms=None), {}, optimizer),
-            norm_method="tokens",
-            report_manager=silent,
-        )
+        self.prepare(model, loss, Optimizer(adam, 0.001, max_grad_norm=5), device)
+
+    def prepare(self, model: NMTModel, loss: nn.Module, optimizer: Optimizer, device: torch.device) -> None:
+        """Make the trainer; the loss says whose."""
+        ours, self.device = isinstance(loss, EntmaxLossCompute), device
+        trainer, statistics = (SparseTrainer, DeviceStatistics) if ours else (StockTrainer, Statistics)
+        self.trainer = trainer(model, loss, loss, None, {}, optimizer, norm_method="tokens")
+        self.totals, self.reported = statistics(), statistics()
 
     def train(self, batches: list) -> None:
         """One step on each batch."""
-        steps = self.trainer.optim.training_step + len(batches) - 1
-        self.trainer.train(iter(batches), steps, save_checkpoint_steps=0, valid_steps=sys.maxsize)
+        batches = [({**batch}, bucket) for batch, bucket in batches]
+        if type(self.trainer) is StockTrainer and self.device.type != "cpu":
+            batches = OnDeviceDatasetIter(batches, self.device)
+        for accumulated, normalization in self.trainer._accum_batches(batches):
+            self.trainer._gradient_accumulation(accumulated, normalization, self.totals, self.reported)
 
     def support(self, batch: dict[str, Tensor]) -> float:
         """Mean number of types of non-zero probability, over the tokens of a batch."""
+        batch = on_device(batch, self.device)
         model, target = self.trainer.model, batch["tgt"][:, 1:, 0]
         with torch.no_grad():
             outputs, _ = model(batch["src"], batch["tgt"], batch["srclen"])
@@ -241,12 +240,12 @@ def _serve(pipe, args: argparse.Namespace, task: dict, alpha: float | None, chec
     blocks: list[list] = []
 
     def receive(packed: bytes) -> None:
-        blocks.extend(unpack(packed, device))
+        blocks.extend(unpack(packed))
 
     def warm_up(steps: int) -> None:
         for step in range(steps):
             torch.manual_seed(2 + step)  # the same batches for all
-            side.train(batches_of({**task, "batch": max(1, task["batch"] // 4)}, 1, device))
+            side.train(batches_of({**task, "batch": max(1, task["batch"] // 4)}, 1))
 
     def train() -> None:
         side.train(blocks.pop(0))
@@ -257,7 +256,7 @@ def _serve(pipe, args: argparse.Namespace, task: dict, alpha: float | None, chec
         "receive": receive,
         "warm_up": warm_up,
         "train": train,
-        "support": lambda packed: side.support(unpack(packed, device)[0][0][0]),
+        "support": lambda packed: side.support(unpack(packed)[0][0][0]),
         "peak_memory": lambda: peak_memory(side, task, device),
     }
     while True:
@@ -280,9 +279,9 @@ def pack(blocks: list[list]) -> bytes:
     return packed.getvalue()
 
 
-def unpack(packed: bytes, device: torch.device) -> list[list]:
-    """What :func:`pack` was given, on the device."""
-    return [[(on_device(batch, device), 0) for batch in block] for block in torch.load(io.BytesIO(packed))]
+def unpack(packed: bytes) -> list[list]:
+    """What :func:`pack` was given."""
+    return [[(batch, 0) for batch in block] for block in torch.load(io.BytesIO(packed))]
 
 
 def compare(name: str, task: dict, args: argparse.Namespace, checkpoints: dict[float, str]) -> list[dict[str, object]]:
@@ -297,13 +296,12 @@ def compare(name: str, task: dict, args: argparse.Namespace, checkpoints: dict[f
         if side not in (*stock, "1"):  # softmax takes its time, whatever it has learned
             worker("warm_up", args.warm_up)
     count = args.block * (args.repeats + 2)
-    cpu = torch.device("cpu")
-    batches = real_batches(task, args.corpus, count, cpu) if args.corpus else batches_of(task, count, cpu)
+    batches = real_batches(task, args.corpus, count) if args.corpus else batches_of(task, count)
     blocks = [batches[start : start + args.block] for start in range(0, count, args.block)]
     words = sum(int(batch["tgt"][:, 1:].ne(PAD).sum()) for batch, _ in batches) / count
     for worker in sides.values():
         worker("receive", pack(blocks))
-    times = alternate({side: lambda s=side: sides[s]("train") for side in sides}, cpu, args.repeats)
+    times = alternate({side: lambda s=side: sides[s]("train") for side in sides}, torch.device("cpu"), args.repeats)
     supports = {side: worker("support", pack(blocks[-1:])) for side, worker in sides.items() if side not in stock}
     for worker in sides.values():
         worker.close()
@@ -329,11 +327,11 @@ def compare(name: str, task: dict, args: argparse.Namespace, checkpoints: dict[f
 
 def peak_memory(side: Side, task: dict, device: torch.device) -> float:
     """MiB of tensors that are there at once in five steps, beyond parameters, gradients and optimizer state."""
-    side.train(batches_of({**task, "lengths": (1, 1)}, 1, device))  # makes that state
+    side.train(batches_of({**task, "lengths": (1, 1)}, 1))  # makes that state
     side.trainer.model.zero_grad(set_to_none=True)
     gradients = sum(parameter.nbytes for parameter in side.trainer.model.parameters())
     torch.manual_seed(1)  # the same batches for all sides, whatever their dropout has drawn
-    batches = batches_of(task, 5, device)
+    batches = batches_of(task, 5)
     if device.type == "cuda":
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
@@ -352,8 +350,8 @@ def print_profile(task: dict, device: torch.device) -> None:
     """Print where a step's time goes, for stock and for alpha 1.5."""
     for alpha in (None, 1.5):
         side = Side(task, alpha, device)
-        side.train(batches_of(task, 3, device))
-        batches = batches_of(task, 5, device)
+        side.train(batches_of(task, 3))
+        batches = batches_of(task, 5)
         with profile() as found:
             side.train(batches)
         print("OpenNMT-py, softmax" if alpha is None else f"ours, alpha {alpha:g}")

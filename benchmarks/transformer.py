@@ -1,10 +1,10 @@
 """Speed of Transformers: sparse output, heads or both against softmax (``python benchmarks/transformer.py``).
 
-All sides run OpenNMT-py's trainer in one process on the same batches, in turns of a few steps; only the mapping of the
-heads and the loss differ. A warm-up on random text (see ``training.py``) makes supports small, as in trained models. On
-a GPU stock's softmax is measured twice: with its fused kernels (``scaled-dot-flash``) and without. Decoding, with a
-beam of 5, is OpenNMT-py's own of the softmax model against ours of each; both stop at the source's length, so that they
-take equally many steps (``decoding.py`` measures trained checkpoints).
+Each side is trained as its `onmt_train` does it, all in one process on the same batches, in turns of a few steps. A
+warm-up on random text (see ``training.py``) makes supports small, as in trained models. On a GPU stock's softmax is
+measured twice: with its fused kernels (``scaled-dot-flash``) and without. Decoding, with a beam of 5, is OpenNMT-py's
+own of the softmax model against ours of each; both stop at the source's length, so that they take equally many steps
+(``decoding.py`` measures trained checkpoints).
 
     python benchmarks/transformer.py --shape small --warm-up 300 --memory --output transformer.json
 """
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from types import SimpleNamespace
 
 import onmt.opts
 import torch
@@ -31,10 +30,10 @@ from training import FIRST, PAD, Side, batches_of, peak_memory
 from onmt_entmax.plugin.alphas import HEADS
 from onmt_entmax.plugin.heads import begin_queries, drop_by_engine, map_heads
 from onmt_entmax.plugin.standins import build_vocab_from_tokens
+from onmt_entmax.plugin.train.data import on_device
 from onmt_entmax.plugin.train.losses import EntmaxLossCompute, StockLossCompute
 from onmt_entmax.plugin.train.optimiser import Adam
 from onmt_entmax.plugin.train.processes import keep_memory
-from onmt_entmax.plugin.train.trainer import StockTrainer
 from onmt_entmax.plugin.translate.batching import MOST
 from onmt_entmax.plugin.translate.translator import SparseTranslator, StockTranslator
 
@@ -54,12 +53,12 @@ OURS = {
 
 
 class Transformer(Side):
-    """One Transformer in OpenNMT-py's trainer.
+    """One Transformer and its trainer, OpenNMT-py's or ours.
 
     Args:
         task: see ``SHAPES``.
         output, heads: their alphas.
-        stock: take OpenNMT-py's loss and optimizer.
+        stock: take OpenNMT-py's loss, optimizer and trainer.
         kernels: ``self_attn_type``.
     """
 
@@ -99,12 +98,7 @@ class Transformer(Side):
         if not stock:
             loss.alpha, loss.fused = output, True
         adam = (torch.optim.Adam if stock else Adam)(model.parameters(), 0.0005)
-        silent = SimpleNamespace(start=lambda: None, start_time=0, report_training=lambda *args, **kwargs: args[-1])
-        self.trainer = StockTrainer(
-            *(model, loss, loss, SimpleNamespace(transforms=None), {}, Optimizer(adam, 0.0005, max_grad_norm=5)),
-            norm_method="tokens",
-            report_manager=silent,
-        )
+        self.prepare(model, loss, Optimizer(adam, 0.0005, max_grad_norm=5), device)
 
     def translator(self, vocab: int) -> StockTranslator:
         """OpenNMT-py's translator for stock's side, else ours."""
@@ -140,15 +134,17 @@ def compare(name: str, task: dict, args: argparse.Namespace, device: torch.devic
     for side in sides.values():
         for step in range(args.warm_up):
             torch.manual_seed(2 + step)  # the same batches for all
-            side.train(batches_of({**task, "batch": max(1, task["batch"] // 4)}, 1, device))
+            side.train(batches_of({**task, "batch": max(1, task["batch"] // 4)}, 1))
     count = args.block * (args.repeats + 2)
-    batches = batches_of(task, count, device)
+    batches = batches_of(task, count)
     blocks = {side: [batches[at : at + args.block] for at in range(0, count, args.block)] for side in sides}
     words = sum(int(batch["tgt"][:, 1:].ne(PAD).sum()) for batch, _ in batches) / count
     calls = {side: lambda s=side: sides[s].train(blocks[s].pop(0)) for side in sides}
     times = {side: found / args.block for side, found in alternate(calls, device, args.repeats).items()}
     supports = {side: sides[side].support(batches[-1][0]) for side in OURS}
-    sources = [{part: batch[part] for part in ("src", "srclen")} for batch, _ in batches_of(task, MOST, device)]
+    sources = [
+        on_device({part: batch[part] for part in ("src", "srclen")}, device) for batch, _ in batches_of(task, MOST)
+    ]
     translators = {side: one.translator(task["vocab"]) for side, one in sides.items()}
     calls = {side: lambda t=translator: decode(t, sources) for side, translator in translators.items()}
     decoding = alternate(calls, device, max(3, args.repeats // 3))
