@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from onmt_entmax.entmax import entmax
 from onmt_entmax.entmax.engine import why_not_gpu
 from onmt_entmax.files import read_json, write_json, write_lines
 from onmt_entmax.signatures import signature
@@ -34,15 +35,33 @@ MODELS = {"softmax": "softmax", "entmax15": "entmax15"}  # file: function of att
 
 def check(args: argparse.Namespace) -> int:
     """Say what is measured on, in a line; 2 where the kernels cannot serve."""
-    if args.device == "cuda" and not torch.cuda.is_available():
-        print("gpu.sh: PyTorch sees no GPU. `--device cpu --quick` tries the script without one.", file=sys.stderr)
-        return 2
-    reason = why_not_gpu(args.device, torch.float32) if args.device == "cuda" else None
+    reason = why_not(args.device) if args.device == "cuda" else None
     if reason is not None:
-        print(f"gpu.sh: the kernels cannot serve: {reason}.", file=sys.stderr)
+        print(f"gpu.sh: {reason} `--device cpu --quick` tries the script without a GPU.", file=sys.stderr)
         return 2
     print(f"gpu.sh: {device_name(args.device)}, torch {torch.__version__}, Python {platform.python_version()}")
     return 0
+
+
+def why_not(device: str) -> str | None:
+    """Why nothing can be measured on a GPU, or None: a first kernel is compiled and has run."""
+    try:
+        torch.cuda.init()
+    except (AssertionError, RuntimeError) as error:  # an old driver, a PyTorch for CPUs
+        return f"PyTorch sees no GPU: {first_line(error)}."
+    missing = why_not_gpu(device, torch.float32)
+    if missing is not None:
+        return f"The kernels cannot serve: {missing}."
+    try:
+        entmax(torch.ones(2, 4, device=device)).sum().item()
+    except Exception as error:  # no compiler, no Python headers, no place for Triton's cache
+        return f"The kernels cannot serve: {type(error).__name__}: {first_line(error)}."
+    return None
+
+
+def first_line(error: Exception) -> str:
+    """What an error says first."""
+    return (str(error).strip() or "no reason is given").splitlines()[0].rstrip(".")
 
 
 def device_name(device: str) -> str:

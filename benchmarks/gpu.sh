@@ -61,6 +61,8 @@ fi
 mkdir -p "$OUT"
 OUT=$(cd "$OUT" && pwd)
 SECONDS=0
+# all that is written lies in OUT, whatever the machine's home folder is
+export TRITON_CACHE_DIR=${TRITON_CACHE_DIR:-$OUT/triton}
 say() { printf 'gpu.sh: [%3ds] %s\n' "$SECONDS" "$1"; }
 
 rm -rf "$OUT/site"
@@ -78,7 +80,7 @@ if [ -n "${WHEELS:-}" ]; then
     case "$wheel" in */numpy-*) "$PYTHON" -c 'import numpy' 2>/dev/null && continue ;; esac
     CHOSEN+=("$wheel")
   done
-  "$PYTHON" -m pip install --quiet --disable-pip-version-check --no-index --no-deps --target "$OUT/site" "${CHOSEN[@]}"
+  "$PYTHON" -m pip install --quiet --disable-pip-version-check --no-index --no-deps --no-compile --target "$OUT/site" "${CHOSEN[@]}"
 fi
 "$PYTHON" -W ignore -c 'import onmt_entmax, sys
 try:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -36,3 +39,12 @@ def test_what_it_refuses(tmp_path, arguments, environment, message):
     )
     assert (done.returncode, done.stderr) == (2, f"gpu.sh: {message}\n")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_the_reason_is_said():
+    command = [sys.executable, "-W", "ignore", str(ROOT / "benchmarks" / "gpu.py"), "check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    # PyTorch's own words, of a build for CPUs or of a missing or old driver
+    assert re.match(r"gpu.sh: PyTorch sees no GPU: .{10,}\. `--device cpu --quick` tries", done.stderr)
