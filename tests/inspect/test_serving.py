@@ -86,13 +86,20 @@ def test_an_ensemble_is_one_model(entmax_model, softmax_model):
 
 def test_the_server_answers_and_ends_with_an_interrupt(entmax_model):
     command = [sys.executable, "-m", "onmt_entmax", "inspect", "--model", str(entmax_model), "--port", "0"]
-    with subprocess.Popen(
-        [*command, "--no-browser"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as made:
-        line = next(line for line in made.stdout if "Ctrl-C ends" in line)
-        address = line.split(": ", 1)[1].split()[0]
-        with urllib.request.urlopen(f"{address}api/models", timeout=60) as answer:
-            assert json.load(answer)["models"][0]["name"] == "entmax_step_150.pt"
-        made.send_signal(signal.SIGINT)
-        _, errors = made.communicate(timeout=60)
+    # what a shell starts in the background ignores interrupts, and so would this process
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        made = subprocess.Popen([*command, "--no-browser"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with made:
+        try:
+            line = next(line for line in made.stdout if "Ctrl-C ends" in line)
+            address = line.split(": ", 1)[1].split()[0]
+            with urllib.request.urlopen(f"{address}api/models", timeout=60) as answer:
+                assert json.load(answer)["models"][0]["name"] == "entmax_step_150.pt"
+            made.send_signal(signal.SIGINT)
+            _, errors = made.communicate(timeout=60)
+        finally:
+            made.kill()
     assert made.returncode == 0 and "Traceback" not in errors
