@@ -36,6 +36,21 @@ def gates_of(*values):
     return gates, cells, out
 
 
+def test_what_is_kept_on_disk_is_named_by_all_of_the_code(tmp_path):
+    """Numba looks at a function's own file only; what it calls may stand in another one."""
+    kernels = [value for value in (*vars(attention).values(), *vars(blocks).values()) if hasattr(value, "py_func")]
+    names = [one.py_func.__qualname__ for one in kernels if one.py_func.__name__ in ("map_row", "_attend_forward")]
+    assert names == [f"map_row_{loops.SOURCES}", f"_attend_forward_{loops.SOURCES}"]
+    assert loops.SOURCES in attention.map_row._cache._cache_file._index_path  # numba's, and nowhere public
+    (tmp_path / "a.py").write_text("one", encoding="utf-8")
+    (tmp_path / "b.py").write_text("two", encoding="utf-8")
+    before = loops.digest(tmp_path)
+    (tmp_path / "b.py").write_text("tw0", encoding="utf-8")
+    assert len({before, loops.digest(tmp_path)}) == 2
+    (tmp_path / "b.py").write_text("two", encoding="utf-8")
+    assert loops.digest(tmp_path) == before
+
+
 def test_sigmoid_and_tanh_to_the_last_bits():
     x = np.concatenate([np.linspace(-100, 100, 20001), np.linspace(-1, 1, 20001), [-1e30, 1e30, -np.inf, np.inf]])
     x = x.astype(np.float32)

@@ -72,12 +72,20 @@ def _power(base, epsilon):
 def _norm_and_step(scores, top, epsilon, width):
     """``h(w)`` and the root of its tangent at 1."""
     total = slope = 0.0
+    shrink = epsilon / width
     for s in range(scores.size):
-        base = 1.0 + epsilon * (scores[s] - top) / width
+        base = 1.0 + shrink * (scores[s] - top)
         if base > 0.0:
-            r = _power(base, epsilon)
-            total += r
-            slope += r / base
+            if epsilon == 0.5:
+                total += base * base
+                slope += base
+            else:
+                r = _power(base, epsilon)
+                total += r
+                slope += r / base
+    if epsilon == 0.5:
+        root = math.sqrt(total)
+        return width * root, width - (width * total - root) / slope
     return width * total**epsilon, width - (width * total - total ** (1.0 - epsilon)) / slope
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -78,10 +79,33 @@ def _tuple_at(context, address, kind):
     return found(types.intp, kind), generate
 
 
+def digest(folder: Path) -> str:
+    """Of a folder's Python files."""
+    found = hashlib.sha256()
+    for path in sorted(folder.glob("*.py")):
+        found.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return found.hexdigest()[:12]
+
+
+SOURCES = digest(Path(__file__).parent)
+
+
+def cached(function: Any) -> Any:
+    """Name a function by all of the code that it may call.
+
+    Numba keeps compiled code by the function's name and the content of its own file: after a change in another file,
+    code compiled with the old one would go on being used, in silence.
+    """
+    if not function.__qualname__.endswith(SOURCES):
+        function.__qualname__ += f"_{SOURCES}"
+    return function
+
+
 def jit(function: Callable, signature=None) -> Any:
     """Compile at the first call, or for the signature; cached on disk where a folder can be written to."""
     signatures = [] if signature is None else [signature]
     njit: Any = numba.njit
+    function = cached(function)
     try:
         return njit(*signatures, cache=True, nogil=True, **OPTIONS)(function)
     except RuntimeError:  # no folder can be written to
@@ -109,7 +133,7 @@ class Shared:
     """
 
     def __init__(self, kernel: Callable, task: Callable[[int], None], kind: types.BaseTuple) -> None:
-        self._kernel, self._task, self._kind = kernel, task, kind
+        self._kernel, self._task, self._kind = kernel, cached(task), kind
 
     @functools.cached_property
     def _on_threads(self) -> Callable:
