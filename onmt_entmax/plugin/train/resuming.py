@@ -32,7 +32,10 @@ _SHORT = {
     "word_vec_size": ("src_word_vec_size", "tgt_word_vec_size"),
 }
 # of no use where weights come from a checkpoint
-_FOR_NEW_MODELS = ("param_init", "param_init_glorot", "both_embeddings", "src_embeddings", "tgt_embeddings")
+_FOR_NEW_MODELS = (
+    *("param_init", "param_init_glorot", "query_init", "embedding_init"),
+    *("both_embeddings", "src_embeddings", "tgt_embeddings"),
+)
 # differ between a run and the same run resumed
 _PLACES = {
     *("train_from", "save_model", "train_steps", "config", "save_config", "log_file", "reset_optim"),
@@ -92,8 +95,8 @@ def model_options(opt: Namespace, checkpoint: dict | None, vocabs, given: Collec
 
 def unused_options(opt: Namespace, model_opt: Namespace, given: Collection[str]) -> list[str]:
     """A line for each option given that a run with ``train_from`` does not use, for the checkpoint says otherwise."""
-    lines = []
-    for name in sorted((_model_names() - set(_FREEZING)) & set(given)):
+    lines, of_model = [], _model_names()
+    for name in sorted((of_model - set(_FREEZING) - set(_FOR_NEW_MODELS)) & set(given)):
         if name.endswith(("_function", "_alpha")):  # refused where it differs
             continue
         for meant in _SHORT.get(name, (name,)):
@@ -112,7 +115,10 @@ def unused_options(opt: Namespace, model_opt: Namespace, given: Collection[str])
                     f"{getattr(model_opt, name)} (`override_opts` builds the model with the options given)."
                 )
     for name in _FOR_NEW_MODELS:
-        if name in given and getattr(opt, name) != getattr(model_opt, name, None) and not opt.update_vocab:
+        # with `update_vocab` new words begin as the run's options say, or as the model's do
+        if opt.update_vocab and name not in of_model:
+            continue
+        if name in given and getattr(opt, name) != getattr(model_opt, name, None):
             lines.append(f"`{name}: {getattr(opt, name)}` is not used: the weights come from {opt.train_from}.")
     return lines
 

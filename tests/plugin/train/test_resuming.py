@@ -41,13 +41,14 @@ def test_a_fine_tuning_run_goes_on_with_its_own_rate(folder, base, caplog, reset
 
 def test_a_resumed_run_keeps_the_models_options_and_says_what_it_does_not_use(folder, base, caplog):
     yaml = config(folder, keep_best="true")
-    extra = ("-dropout", "0.9", "-layers", "3", "-param_init", "0.5", "-batch_size", "5")
+    extra = ("-dropout", "0.9", "-layers", "3", "-param_init", "0.5", "-embedding_init", "0.25", "-batch_size", "5")
     with caplog.at_level(logging.INFO, logger="onmt"):
         resumed = train(yaml, folder / "base" / "m", 5, "-train_from", str(base), *extra)
     text = said(caplog)
     assert "`layers: 3` is not used: the checkpoint's model has `enc_layers` 2" in text
     assert "`dropout: [0.9]` is not used: the checkpoint's model has [0.3]" in text
     assert f"`param_init: 0.5` is not used: the weights come from {base}" in text
+    assert f"`embedding_init: 0.25` is not used: the weights come from {base}" in text
     assert "Options that differ from those of the checkpoint's run: batch_size 4 -> 5" in text
     opt = resumed["opt"]
     assert (opt.enc_layers, opt.dropout, opt.batch_size, opt.train_from) == (2, [0.3], 5, str(base))
