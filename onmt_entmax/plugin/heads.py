@@ -82,10 +82,7 @@ def head_alphas(model) -> dict[str, tuple[float, bool]]:
         if layers:
             alpha, learned = alpha_of_modules([layer.softmax for layer in layers])
             found[place] = (1.0 if alpha is None else alpha, learned)
-    attention = getattr(model.decoder, "attn", None)
-    if attention is not None:  # a recurrent decoder behind a Transformer's encoder
-        found["context_attention"] = alpha_of_modules([attention])
-    return found if any(alpha != 1 for place, (alpha, _) in found.items() if head_layers(model)[place]) else {}
+    return found if any(alpha != 1 for alpha, _ in found.values()) else {}
 
 
 def alibi(stock):

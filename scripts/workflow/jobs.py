@@ -99,8 +99,8 @@ def ensemble(grid: dict, pair: str) -> None:
     """Decode the test set with all seeds of a pair together, by averaged probabilities, and score it."""
     folder = Path("runs", pair, "ensemble")
     folder.mkdir(parents=True, exist_ok=True)
-    _translate(grid, [run_folder(pair, seed) for seed in grid["seeds"]], folder, ["test"], ["-avg_raw_probs"])
     members = [run_folder(pair, seed) for seed in grid["seeds"]]
+    _translate(grid, members, folder, ["test"], ["-avg_raw_probs"])
     _evaluate_inflection(grid, folder, "test", pair, "+".join(map(str, grid["seeds"])), members)
 
 
