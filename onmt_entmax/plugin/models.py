@@ -248,7 +248,10 @@ def load_ensemble(stock):
 
 def build_base_model(stock):
     def build_base_model(model_opt, vocabs):
-        model = stock(model_opt, vocabs)
+        try:
+            model = stock(model_opt, vocabs)
+        except ImportError as error:  # the packages of quantised layers
+            raise invalid_setting("quant_type", model_opt.quant_type, f"{error}.") from error
         model.generator.alpha = alpha_of(model_opt, "generator")
         map_heads(model, {place: alpha_of(model_opt, place) for place in HEADS})
         start = getattr(model_opt, "learned_alpha_start", None)
@@ -281,9 +284,14 @@ def build_model(stock):
 
 def load_pretrained_vectors(stock):
     def load_pretrained_vectors(self, emb_file):  # called right after `param_init`, with or without a file
-        if getattr(self, "std", 0.0):
+        from onmt.utils.logging import logger
+
+        std = getattr(self, "std", 0.0)
+        if std and emb_file:
+            logger.info(f"`embedding_init: {std:g}` is not used for the vectors read from {emb_file}.")
+        elif std:
             for table in self.emb_luts:
-                drawn = torch.empty(table.weight.shape).normal_(0, self.std)  # on the CPU: the same on every device
+                drawn = torch.empty(table.weight.shape).normal_(0, std)  # on the CPU: the same on every device
                 with torch.no_grad():
                     table.weight.copy_(drawn)
                     if table.padding_idx is not None:

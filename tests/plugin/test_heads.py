@@ -197,6 +197,16 @@ def test_embeddings_begin_with_the_deviation_that_was_asked_for(init):
         torch.testing.assert_close(drawn.state_dict()[name], value, rtol=0, atol=0)
 
 
+def test_vectors_from_a_file_are_kept_and_said_so(tmp_path, caplog):
+    model, _ = build("-embedding_init", "0.5")
+    vectors = torch.arange(80, dtype=torch.float32).view(10, 8)
+    torch.save(vectors, tmp_path / "vectors.pt")
+    with caplog.at_level("INFO", "onmt"):
+        model.encoder.embeddings.load_pretrained_vectors(str(tmp_path / "vectors.pt"))
+    torch.testing.assert_close(model.encoder.embeddings.word_lut.weight.data, vectors, rtol=0, atol=0)
+    assert f"`embedding_init: 0.5` is not used for the vectors read from {tmp_path / 'vectors.pt'}" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

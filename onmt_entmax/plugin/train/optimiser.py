@@ -9,7 +9,7 @@ import torch
 from onmt.utils import optimizers
 from onmt.utils.logging import logger
 
-from onmt_entmax.errors import UserError
+from onmt_entmax.errors import UserError, invalid_setting
 from onmt_entmax.plugin.heads import learned_alphas
 from onmt_entmax.plugin.train.options import VALID_LOSS
 
@@ -168,7 +168,10 @@ class Optimizer(optimizers.Optimizer):
 
 
 def _torch_optimizer(model, opt: Namespace, alpha_rate: float = 1.0):
-    optimizer = optimizers.build_torch_optimizer(model, opt)
+    try:
+        optimizer = optimizers.build_torch_optimizer(model, opt)
+    except ImportError as error:
+        raise invalid_setting("optim", opt.optim, f"A package that it needs is missing: {error}.") from error
     if type(optimizer) is not torch.optim.Adam:
         return optimizer
     (group,) = optimizer.param_groups

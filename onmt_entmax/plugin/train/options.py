@@ -86,6 +86,8 @@ def validate_training(opt: Namespace) -> None:
     split = opt.parallel_mode == "tensor_parallel" and opt.world_size > 1
     on_cpu = "On a CPU (no `gpu_ranks`) training is in fp32; leave it out."
     endless = "OpenNMT-py 3.5 reads without end; give `train_steps` (see `onmt_entmax steps`)."
+    of_sparse = "`optim` is sparseadam: PyTorch has no norm of sparse gradients; give 0."
+    unquantised = "`quant_layers` names no layers."
     divides = opt.decay_method.startswith("noam") and opt.warmup_steps < 1
     rules = (
         (opt.early_stopping < 0, "early_stopping", "It must be at least 1, or 0 for no early stopping."),
@@ -97,6 +99,8 @@ def validate_training(opt: Namespace) -> None:
         (opt.model_dtype == "fp16" and not opt.gpu_ranks, "model_dtype", on_cpu),
         (opt.single_pass, "single_pass", endless),
         (divides, "warmup_steps", f"`decay_method: {opt.decay_method}` divides by it."),
+        (opt.optim == "sparseadam" and opt.max_grad_norm, "max_grad_norm", of_sparse),
+        (opt.quant_type and not opt.quant_layers and not opt.train_from, "quant_type", unquantised),
         (opt.train_steps < 0, "train_steps", "It must be above 0, or 0 for no end."),
     )
     refuse(opt, rules)

@@ -83,7 +83,9 @@ def model_options(opt: Namespace, checkpoint: dict | None, vocabs, given: Collec
             for name in _DROPOUT:
                 setattr(opt, name, getattr(trained, name, getattr(opt, name)))
     model_opt = train_single._get_model_opts(opt, checkpoint=checkpoint)
-    if model_opt is opt:  # `override_opts`, which says itself what it changes
+    if model_opt is opt:  # `override_opts`, which says itself what it changes, and of these that it changes them
+        for line in _unused_starts(opt, trained, given):
+            logger.warning(line)
         return opt
     for name in _FREEZING:
         setattr(model_opt, name, getattr(opt, name))
@@ -114,13 +116,18 @@ def unused_options(opt: Namespace, model_opt: Namespace, given: Collection[str])
                     f"`{name}: {getattr(opt, name)}` is not used: the checkpoint's model has "
                     f"{getattr(model_opt, name)} (`override_opts` builds the model with the options given)."
                 )
-    for name in _FOR_NEW_MODELS:
-        # with `update_vocab` new words begin as the run's options say, or as the model's do
-        if opt.update_vocab and name not in of_model:
-            continue
-        if name in given and getattr(opt, name) != getattr(model_opt, name, None):
-            lines.append(f"`{name}: {getattr(opt, name)}` is not used: the weights come from {opt.train_from}.")
-    return lines
+    return lines + _unused_starts(opt, model_opt, given)
+
+
+def _unused_starts(opt: Namespace, trained: Namespace, given: Collection[str]) -> list[str]:
+    """A line for each option given that says how weights begin, where they come from a checkpoint."""
+    # with `update_vocab` new words begin as the run's options say, or as the model's do
+    names = set(_FOR_NEW_MODELS) & _model_names() if opt.update_vocab else set(_FOR_NEW_MODELS)
+    return [
+        f"`{name}: {getattr(opt, name)}` is not used: the weights come from {opt.train_from}."
+        for name in sorted(names & set(given))
+        if getattr(opt, name) != getattr(trained, name, None)
+    ]
 
 
 def _unused_vocabulary(opt: Namespace, vocabs) -> list[str]:

@@ -55,6 +55,16 @@ def test_a_resumed_run_keeps_the_models_options_and_says_what_it_does_not_use(fo
     assert not any(name.startswith("_given") for name in vars(opt))
 
 
+def test_how_weights_begin_is_not_overridden(folder, base, caplog):
+    """``override_opts`` builds the model with the options given, and the checkpoint's weights take their place."""
+    extra = ("-train_from", str(base), "-override_opts", "-param_init", "0.5", "-param_init_glorot")
+    with caplog.at_level(logging.WARNING, logger="onmt"):
+        train(config(folder, keep_best="true"), folder / "base" / "m", 5, *extra)
+    text = said(caplog)
+    for line in ("param_init: 0.5", "param_init_glorot: True"):
+        assert f"`{line}` is not used: the weights come from {base}" in text
+
+
 def test_the_same_options_are_not_named(folder, base, caplog):
     with caplog.at_level(logging.INFO, logger="onmt"):
         train(config(folder, keep_best="true"), folder / "base" / "m", 5, "-train_from", str(base))

@@ -206,6 +206,14 @@ def test_half_written_checkpoint_of_a_killed_run_is_removed(folder):
         ({"batch_size": 0}, "`batch_size`: 0"),
         ({"model_dtype": "fp16"}, "`model_dtype`: fp16. On a CPU"),
         ({"single_pass": "true"}, "`single_pass`: True. OpenNMT-py 3.5 reads without end"),
+        ({"optim": "sparseadam"}, "`max_grad_norm`: 5. `optim` is sparseadam: PyTorch has no norm of sparse"),
+        ({"optim": "fusedadam"}, "`optim`: fusedadam. A package that it needs is missing: No module named"),
+        ({"optim": "adamw8bit"}, "`optim`: adamw8bit. A package that it needs is missing: Install bitsandbytes"),
+        ({"quant_type": "bnb_8bit"}, "`quant_type`: bnb_8bit. `quant_layers` names no layers"),
+        (
+            {"quant_type": "bnb_8bit", "quant_layers": "[generator]"},
+            "`quant_type`: bnb_8bit. Install bitsandbytes to use 4/8bit compression",
+        ),
         (
             {"early_stopping": 3, "early_stopping_criteria": "[ppl, perplexity]"},
             "`early_stopping_criteria`: perplexity. `generator_alpha` is 1.5",
