@@ -97,16 +97,12 @@ def decode(grid: dict, pair: str, seed: str) -> None:
 
 def ensemble(grid: dict, pair: str) -> None:
     """Decode the test set with all seeds of a pair together, by averaged probabilities, and score it."""
-    folder = Path("runs", pair, "ensemble")
-    folder.mkdir(parents=True, exist_ok=True)
-    members = [run_folder(pair, seed) for seed in grid["seeds"]]
-    _translate(grid, members, folder, ["test"], ["-avg_raw_probs"])
-    _evaluate_inflection(grid, folder, "test", pair, "+".join(map(str, grid["seeds"])), members)
+    _decode_members(grid, Path("runs", pair, "ensemble"), [(pair, seed) for seed in grid["seeds"]], "test")
 
 
 def candidate(grid: dict, name: str) -> None:
     """Decode the development set with the members of one of ``--ensembles``, and score it."""
-    _decode_members(grid, name, "dev")
+    _decode_members(grid, ENSEMBLES / name, grid["ensembles"][name], "dev")
 
 
 def chosen(grid: dict) -> None:
@@ -119,7 +115,7 @@ def chosen(grid: dict) -> None:
     folders = [run_folder(pair, seed) for pair in grid["pairs"] for seed in grid["seeds"]]
     singles = {folder: _accuracy(folder) for folder in folders}
     single = max(singles, key=singles.__getitem__)
-    _decode_members(grid, best, "test", ["--compare", single / "test.pred"])
+    _decode_members(grid, ENSEMBLES / best, grid["ensembles"][best], "test", ["--compare", single / "test.pred"])
     write_json(
         ENSEMBLES / "chosen.json", {"name": best, "dev": dev, "single": str(single), "single_dev": singles[single]}
     )
@@ -295,9 +291,10 @@ def _steps(folders: list[Path], joined: str) -> str:
     return joined.join(dict.fromkeys(str(read_json(folder / "trained.json")["last_step"]) for folder in folders))
 
 
-def _decode_members(grid: dict, name: str, split: str, extra: Sequence = ()) -> None:
-    """Decode a split with the members of one of ``--ensembles``, by averaged probabilities, and score it."""
-    folder, members = ENSEMBLES / name, grid["ensembles"][name]
+def _decode_members(
+    grid: dict, folder: Path, members: Sequence[tuple[str, int]], split: str, extra: Sequence = ()
+) -> None:
+    """Decode a split with several models, pairs and seeds, together by averaged probabilities, and score it."""
     folder.mkdir(parents=True, exist_ok=True)
     folders = [run_folder(pair, seed) for pair, seed in members]
     pairs = list(dict.fromkeys(pair for pair, _ in members))
