@@ -251,6 +251,8 @@ def build_base_model(stock):
         try:
             model = stock(model_opt, vocabs)
         except ImportError as error:  # the packages of quantised layers
+            if not getattr(model_opt, "quant_type", ""):
+                raise
             raise invalid_setting("quant_type", model_opt.quant_type, f"{error}.") from error
         model.generator.alpha = alpha_of(model_opt, "generator")
         map_heads(model, {place: alpha_of(model_opt, place) for place in HEADS})

@@ -83,7 +83,7 @@ def model_options(opt: Namespace, checkpoint: dict | None, vocabs, given: Collec
             for name in _DROPOUT:
                 setattr(opt, name, getattr(trained, name, getattr(opt, name)))
     model_opt = train_single._get_model_opts(opt, checkpoint=checkpoint)
-    if model_opt is opt:  # `override_opts`, which says itself what it changes, and of these that it changes them
+    if model_opt is opt:  # `override_opts` says of all options that they change, also of how weights begin
         for line in _unused_starts(opt, trained, given):
             logger.warning(line)
         return opt
@@ -97,8 +97,8 @@ def model_options(opt: Namespace, checkpoint: dict | None, vocabs, given: Collec
 
 def unused_options(opt: Namespace, model_opt: Namespace, given: Collection[str]) -> list[str]:
     """A line for each option given that a run with ``train_from`` does not use, for the checkpoint says otherwise."""
-    lines, of_model = [], _model_names()
-    for name in sorted((of_model - set(_FREEZING) - set(_FOR_NEW_MODELS)) & set(given)):
+    lines = []
+    for name in sorted((_model_names() - set(_FREEZING) - set(_FOR_NEW_MODELS)) & set(given)):
         if name.endswith(("_function", "_alpha")):  # refused where it differs
             continue
         for meant in _SHORT.get(name, (name,)):
