@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
             bootstrap_seed=args.bootstrap_seed,
             certificates=args.certificates,
             raw_tokenizer=args.raw_tokenizer,
-            about={"alpha": args.alpha, "seed": args.seed, **({"steps": args.steps} if args.steps else {})},
+            about={key: getattr(args, key) for key in ("alpha", "seed", "steps", "recipe") if getattr(args, key)},
         )
     if args.json:
         write_json(args.json, result)
@@ -158,3 +158,5 @@ def _common_arguments(parser: argparse.ArgumentParser, seeds: str) -> None:
     add("--alpha", default="unknown", metavar="OUT/ATT", help="alphas of output and attention, for the signature")
     add("--seed", default="unknown", metavar="SEED", help=f"of the training, for the signature; {seeds}")
     add("--steps", metavar="STEPS", help="the training's length, for the signature")
+    recipe = "what else tells the training apart, for the signature; e.g. 'smoothing 0.1' or 'average of 10'"
+    add("--recipe", metavar="TEXT", help=recipe)

@@ -157,6 +157,7 @@ def table1(paths: Sequence[Path]) -> Table:
             )
         if about.get("split") != "test":
             notices.append(f"Split {about.get('split')}; the paper's is test.")
+        notices += _recipe(about)
     return Table(title, heads, 2, rows, [about["signature"] for about in found], list(dict.fromkeys(notices)))
 
 
@@ -196,6 +197,7 @@ def table2(paths: Sequence[Path]) -> Table:
                 f"Not the paper's data: {direction}, {about.get('split')} set, trained on {about.get('train')} pairs "
                 f"(the paper: {lines})."
             )
+        notices += _recipe(about)
     alphas = sorted({*PAPER2, *(alpha for alpha, _ in runs)})
     ours, theirs = [], []
     for alpha in alphas:
@@ -281,9 +283,13 @@ def _about(path: Path, result: dict[str, Any], metric: str) -> dict[str, str]:
     return {**parse_signature(signature), "signature": signature}
 
 
+def _recipe(about: dict[str, str]) -> list[str]:
+    return [f"Not the paper's training: alpha {about['alpha']}, {about['recipe']}."] if "recipe" in about else []
+
+
 def _check_same(path: Path, about: dict[str, str], other: dict[str, str]) -> None:
     """Refuse to average what was not measured in the same way."""
-    for key in ("task", "set", "split", "langs", "dir", "lines", "train", "subwords"):
+    for key in ("task", "set", "split", "langs", "dir", "lines", "train", "subwords", "recipe"):
         if about.get(key) != other.get(key):
             raise UserError(
                 f"{path}: its signature has {key} {about.get(key)}, that of another run of the same cell "

@@ -38,6 +38,7 @@ from onmt_entmax.files import (
 )
 from onmt_entmax.progress import duration
 from onmt_entmax.report.metrics import read_rows
+from onmt_entmax.signatures import parse_signature
 
 GRID = "grid.json"
 ENSEMBLES = Path("ensembles")
@@ -135,7 +136,7 @@ def evaluate(grid: dict, pair: str) -> None:
     folders = [run_folder(pair, seed) for seed in grid["seeds"]]
     words = ["onmt_entmax", "evaluate", "translation", "--data", grid["data"], "--alpha", pair.replace("_", "/")]
     words += ["--seed", ",".join(map(str, grid["seeds"])), "--json", Path("runs", pair, "evaluation.json")]
-    words += ["--raw-tokenizer", grid["raw_tokenizer"], "--steps", _steps(folders, ",")]
+    words += ["--raw-tokenizer", grid["raw_tokenizer"], "--steps", _steps(folders, ","), *_recipe(grid, folders)]
     words += ["--predictions", *(folder / "test.pred" for folder in folders)]
     words += ["--certificates", *(folder / "test.jsonl" for folder in folders)]
     call(words, Path("runs", pair, "evaluate.log"))
@@ -291,6 +292,16 @@ def _steps(folders: list[Path], joined: str) -> str:
     return joined.join(dict.fromkeys(str(read_json(folder / "trained.json")["last_step"]) for folder in folders))
 
 
+def _recipe(grid: dict, folders: list[Path]) -> list[str]:
+    """How a configuration differs from the paper's models, for signatures: encoder, label smoothing, averaged weights."""
+    encoder = grid["settings"].get("encoder_type", "rnn")
+    said = [] if encoder == "brnn" else [f"encoder {encoder}"]
+    for folder in folders:
+        about = parse_signature(read_json(folder / "trained.json")["signature"])
+        said += [f"{key} {about[key]}" for key in ("smoothing", "average") if about.get(key, "0") != "0"]
+    return ["--recipe", ", ".join(dict.fromkeys(said))] if said else []
+
+
 def _decode_members(
     grid: dict, folder: Path, members: Sequence[tuple[str, int]], split: str, extra: Sequence = ()
 ) -> None:
@@ -313,7 +324,7 @@ def _evaluate_inflection(
     words = ["onmt_entmax", "evaluate", "inflection", "--gold", Path(grid["data"], split), "--seed", seed]
     words += ["--predictions", folder / f"{split}.pred", "--certificates", folder / f"{split}.jsonl"]
     words += ["--alpha", pair.replace("_", "/"), "--steps", _steps(members, "+"), "--json", folder / f"{split}.json"]
-    words += ["--train", grid["data"], *extra]
+    words += ["--train", grid["data"], *_recipe(grid, members), *extra]
     call(words, folder / "decode.log")
     if split == "test":  # under the name that `figures.sh` and `overview` look for
         write_whole(folder / "evaluation.json", (folder / "test.json").read_bytes())

@@ -297,14 +297,20 @@ def test_epochs_become_steps(grid):
 
 def test_scores_say_how_long_was_trained(grid, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for seed, last in ((1, 20), (2, 20), (3, 35)):
+    plain, other = "measure:valid|smoothing:0|average:0", "measure:valid|smoothing:0.1|average:0.001"
+    for seed, last, signature in ((1, 20, plain), (2, 20, plain), (3, 35, plain), (4, 20, other)):
         (tmp_path / f"runs/1_1/seed{seed}").mkdir(parents=True)
-        (tmp_path / f"runs/1_1/seed{seed}/trained.json").write_text(json.dumps({"last_step": last}), encoding="utf-8")
+        trained = json.dumps({"last_step": last, "signature": signature})
+        (tmp_path / f"runs/1_1/seed{seed}/trained.json").write_text(trained, encoding="utf-8")
     said = []
     monkeypatch.setattr(grid.jobs, "call", lambda words, log, **_: said.append(list(map(str, words))))
+    own = {"data": "data", "raw_tokenizer": "13a", "settings": {"encoder_type": "brnn"}}
     for seeds, steps in (([1, 2], "20"), ([1, 3], "20,35")):
-        grid.jobs.evaluate({"seeds": seeds, "data": "data", "raw_tokenizer": "13a"}, "1_1")
+        grid.jobs.evaluate({**own, "seeds": seeds}, "1_1")
         assert said[-1][said[-1].index("--steps") + 1] == steps
+        assert "--recipe" not in said[-1]
+    grid.jobs.evaluate({**own, "seeds": [4], "settings": {"encoder_type": "transformer"}}, "1_1")
+    assert said[-1][said[-1].index("--recipe") + 1] == "encoder transformer, smoothing 0.1, average 0.001"
 
 
 def test_newest_whole_checkpoint(grid, tmp_path):

@@ -55,6 +55,17 @@ def test_table1_means_and_ensembles(tmp_path):
     assert len(table.signatures) == 3
 
 
+def test_another_recipe_is_said_and_is_not_averaged_with_the_papers(tmp_path):
+    plain, smoothed = (samples.inflection_result(84.0, "2/1.5", seed) for seed in "12")
+    text = smoothed["signatures"]["acc"]
+    smoothed["signatures"]["acc"] = text.replace("|version:", "|recipe:smoothing 0.1|version:")
+    assert smoothed["signatures"]["acc"] != text
+    table = table1(write(tmp_path, [smoothed]))
+    assert table.notices == ["Ours: one run each.", "Not the paper's training: alpha 2/1.5, smoothing 0.1."]
+    with pytest.raises(UserError, match=r"has recipe smoothing 0\.1, that of another run of the same cell None"):
+        table1(write(tmp_path, [plain, smoothed]))
+
+
 def test_ensembles_of_several_alphas_and_smaller_ones_have_rows_of_their_own(tmp_path):
     results = [
         samples.inflection_result(86.0, "1.5/1.5", "1+2+3"),

@@ -68,6 +68,7 @@ class Options:
     alpha: str = "unknown"
     seed: str = "unknown"
     steps: str | None = None
+    recipe: str | None = None
     name: str | None = None
     setting: str | None = None
     split: str | None = None
@@ -322,5 +323,5 @@ def _about(options: Options, golds: Sequence[Gold]) -> dict[str, object]:
         **({"nbest": options.n_best} if options.n_best > 1 else {}),
         "alpha": options.alpha,
         "seed": options.seed,
-        **({"steps": options.steps} if options.steps else {}),
+        **{key: getattr(options, key) for key in ("steps", "recipe") if getattr(options, key)},
     }

@@ -61,6 +61,11 @@ def test_the_length_of_the_training_is_said(prepared):
     assert "|seed:1|steps:2400|version:" in result["signatures"]["acc"]
 
 
+def test_the_recipe_is_said(prepared):
+    _, result = evaluate(prepared, "--steps", 2400, "--recipe", "smoothing 0.1")
+    assert "|seed:1|steps:2400|recipe:smoothing 0.1|version:" in result["signatures"]["acc"]
+
+
 def test_scores_and_signatures(prepared, capsys):
     status, result = evaluate(prepared)
     assert status == 0
