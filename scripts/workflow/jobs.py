@@ -293,7 +293,7 @@ def _steps(folders: list[Path], joined: str) -> str:
 
 
 def _recipe(grid: dict, folders: list[Path]) -> list[str]:
-    """How a configuration differs from the paper's models, for signatures: encoder, label smoothing, averaged weights."""
+    """How a configuration differs from the paper's, for signatures: encoder, label smoothing, averaged weights."""
     encoder = grid["settings"].get("encoder_type", "rnn")
     said = [] if encoder == "brnn" else [f"encoder {encoder}"]
     for folder in folders:
