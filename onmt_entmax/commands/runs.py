@@ -29,8 +29,10 @@ def run_overview(args: argparse.Namespace) -> int:
     rows, signatures = [], []
     for word in args.runs:
         name, separator, folder = word.partition("=")
-        if not separator:
+        if not (separator and name):
             raise invalid_setting("runs", word, "Write NAME=FOLDER.")
+        if any(name == row[0] for row in rows):
+            raise invalid_setting("runs", word, f"Another row is called {name}.")
         cells, own = overview_row(Path(folder))
         rows.append([name, *cells])
         signatures += own

@@ -211,8 +211,11 @@ def test_overview(run_dir, capsys):
     lines = capsys.readouterr().out.split("\n")
     assert [cell.strip() for cell in lines[2].split("|")[1:-1]] == ["mine", "95.2", "1.50", "2.25", "–", "–", "–"]
     assert lines[4].startswith("acc|task:bundled") and lines[5].startswith("sparsity|src:dev")
-    assert main(["overview", str(run_dir)]) == 2
-    assert "Write NAME=FOLDER." in capsys.readouterr().err
+    for words in ([str(run_dir)], [f"={run_dir}"]):
+        assert main(["overview", *words]) == 2
+        assert "Write NAME=FOLDER." in capsys.readouterr().err
+    assert main(["overview", f"mine={run_dir}", f"mine={run_dir}"]) == 2
+    assert "Another row is called mine." in capsys.readouterr().err
     (run_dir / "sparsity.json").unlink()
     assert main(["overview", f"mine={run_dir}"]) == 2
     path = run_dir / "sparsity.json"
