@@ -61,8 +61,8 @@ figure mappings mappings
 
 draw_model() { # name of a model's folder
   local folder="$RUN/$1" number=0 draw model short=${1#runs/}
-  model=$folder/model.pt short=${short//\//_}
-  [ -e "$model" ] || model=$folder/model_best.pt
+  short=${short//\//_}
+  for model in "$folder"/model.pt "$folder"/model_average.pt "$folder"/model_best.pt; do [ -e "$model" ] && break; done
   : >"$folder/examples.src" && : >"$folder/examples.tgt"
   if [ -s "$folder/test.jsonl" ] && [ -f "$RUN/data/test.tgt" ]; then
     onmt_entmax uncertain --certificates "$folder/test.jsonl" --src "$RUN/data/test.src" --tgt "$RUN/data/test.tgt" \

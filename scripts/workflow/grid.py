@@ -39,7 +39,7 @@ ALPHAS = ("1", "1.5", "2")
 ALPHA_GRID = ("1", "1.25", "1.33", "1.5", "1.67", "1.75", "2", "2.25", "2.5")
 DEFAULT_SEEDS = {"inflection": "123", "translation": "123", "alpha-grid": "1"}
 # what a model is made of: an output folder holds models of one kind only
-FIXED = ("task", "name", "prepare", "data", "settings")
+FIXED = ("task", "name", "prepare", "data", "settings", "average")
 
 
 def parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -60,6 +60,8 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     for unit in ("steps", "epochs", "valid-steps", "valid-epochs"):
         what = "length of training" if unit in ("steps", "epochs") else "between validations"
         add(f"--{unit}", metavar="N", help=f"{what} in {unit.rpartition('-')[2]} (default: from the configuration)")
+    averaged = "decode with the mean of the weights of the last N checkpoints, an epoch apart (default: the best one)"
+    add("--average", metavar="N", help=averaged)
     add("--config", type=Path, metavar="FILE", help="of the models (default: configs/TASK/NAME.yaml)")
     add("--corpus", metavar="NAME", help="translation: as for `onmt_entmax prepare` (default: the direction's)")
     add("--data", nargs="+", type=Path, metavar="FOLDER", help="the corpus (default: where scripts/download_* put it)")
@@ -117,6 +119,7 @@ def settings(args: argparse.Namespace) -> tuple[dict, Path]:
         "data": str(args.prepared.resolve() if args.prepared else output / "data"),
         "prepare": None if args.prepared else prepare_words(args),
         "settings": configuration(args),
+        "average": _given(args, "average", 2),
         "length": {name: _given(args, name) for name in ("steps", "epochs", "valid_steps", "valid_epochs")},
         "pairs": pairs(args),
         "seeds": sorted({_number("seeds", seed, 0) for seed in args.seeds or DEFAULT_SEEDS[args.task]}),
@@ -133,6 +136,8 @@ def settings(args: argparse.Namespace) -> tuple[dict, Path]:
     if grid["ensembles"]:
         grid["targets"].append("ensembles.md")
     if args.task == "alpha-grid":
+        if args.average:
+            raise invalid_setting("average", args.average, "alpha-grid decodes nothing.")
         grid["targets"] = ["alpha-grid.svg"]
     if args.max_length:
         grid["decode"] += ["-max_length", str(_number("max-length", args.max_length, 1))]
@@ -286,7 +291,7 @@ def check_output(grid: dict, output: Path) -> None:
         return
     old = read_json(path)
     changed = [key for key in FIXED if old.get(key) != grid[key]]
-    names = {"prepare": "data or languages", "settings": "configuration"}
+    names = {"prepare": "data or languages", "settings": "configuration", "average": "--average"}
     if changed:
         what = names.get(changed[0], changed[0])
         raise UserError(f"{output} was made with another {what}. Give another --output, or delete it.")
@@ -361,9 +366,9 @@ def show(grid: dict, output: Path) -> int:
     return 0
 
 
-def _given(args: argparse.Namespace, name: str) -> int | None:
+def _given(args: argparse.Namespace, name: str, least: int = 1) -> int | None:
     value = getattr(args, name)
-    return None if value is None else _number(name.replace("_", "-"), value, 1)
+    return None if value is None else _number(name.replace("_", "-"), value, least)
 
 
 def _number(name: str, text: str, least: int) -> int:

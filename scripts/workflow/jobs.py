@@ -9,13 +9,14 @@ Every job runs stock commands and ``onmt_entmax`` only; each is written to the j
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import re
 import shlex
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import ensembles
@@ -24,7 +25,7 @@ from lengths import lengths, training_lines
 from locks import device, locked
 from paragraph import sparsity_paragraph
 
-from onmt_entmax.errors import UserError
+from onmt_entmax.errors import UserError, invalid_setting
 from onmt_entmax.files import (
     json_line,
     read_json,
@@ -42,6 +43,7 @@ from onmt_entmax.signatures import parse_signature
 
 GRID = "grid.json"
 ENSEMBLES = Path("ensembles")
+AVERAGE = "model_average.pt"
 STEP = re.compile(r"model_step_(\d+)\.pt")
 
 
@@ -82,7 +84,10 @@ def train(grid: dict, pair: str, seed: str) -> None:
             write_text(folder / "train.yaml", yaml.safe_dump(settings, sort_keys=False))
             words = ["onmt_train", "-config", str(folder / "train.yaml")]
             call(words, folder / "train.log", lock=lock, gpus=own_gpus(grid), watch=lambda line: _report(folder, line))
-        write_json(folder / "trained.json", _summary(folder, settings["train_steps"]))
+        summary = _summary(folder, settings["train_steps"])
+        if grid.get("average"):
+            summary["last_step"] = _average(folder, grid["average"])
+        write_json(folder / "trained.json", summary)
 
 
 def decode(grid: dict, pair: str, seed: str) -> None:
@@ -126,7 +131,7 @@ def chosen(grid: dict) -> None:
 def sparsity(grid: dict, pair: str, seed: str) -> None:
     """Measure attended source words and target types on the development set (Table 3)."""
     folder = run_folder(pair, seed)
-    words = ["onmt_entmax", "sparsity", "--model", folder / "model_best.pt", "--output", folder / "sparsity.json"]
+    words = ["onmt_entmax", "sparsity", "--model", _decoded(grid, folder), "--output", folder / "sparsity.json"]
     words += ["--src", Path(grid["data"], "dev.src"), "--tgt", Path(grid["data"], "dev.tgt")]
     call([*words, *(["--gpu", "0"] if grid["gpus"] else [])], folder / "sparsity.log", gpus=own_gpus(grid))
 
@@ -189,6 +194,8 @@ def train_settings(grid: dict, pair: str, seed: int, folder: Path) -> dict:
         seed=seed, save_model=str(folder / "model"), save_data=str(folder / "sample"), keep_best=True,
     )  # fmt: skip
     settings.setdefault("keep_checkpoint", 2)
+    if grid.get("average") and 0 <= settings["keep_checkpoint"] < grid["average"]:
+        settings["keep_checkpoint"] = grid["average"]
     if grid["gpus"]:
         settings.update(world_size=1, gpu_ranks=[0])
     return settings
@@ -201,12 +208,17 @@ def step_of(checkpoint: Path) -> int:
 
 def newest_checkpoint(folder: Path) -> Path | None:
     """The checkpoint of the highest step that is whole, or None."""
+    return next(whole_checkpoints(folder), None)
+
+
+def whole_checkpoints(folder: Path) -> Iterator[Path]:
+    """The checkpoints that are whole, the highest step first."""
     found = [path for path in folder.glob("model_step_*.pt") if STEP.fullmatch(path.name)]
     for path in sorted(found, key=step_of, reverse=True):
         if zipfile.is_zipfile(path):  # a truncated one has lost the directory at its end
-            return path
-        print(f"grid: {path} is not whole: passed over", flush=True)
-    return None
+            yield path
+        else:
+            print(f"grid: {path} is not whole: passed over", flush=True)
 
 
 def call(
@@ -252,6 +264,22 @@ def _report(folder: Path, line: str) -> None:
         print(f"grid: {folder} saves step {STEP.search(line)[1]}", flush=True)
 
 
+def _average(folder: Path, count: int) -> int:
+    """Write the mean of the weights of a training's last checkpoints; returns the last one's step."""
+    last = list(itertools.islice(whole_checkpoints(folder), count))
+    if len(last) < count:
+        rule = f"{folder} has {len(last)} whole checkpoints. Its training was too short, or they were deleted."
+        raise invalid_setting("average", count, rule)
+    call(["onmt_average_models", "-models", *reversed(last), "-output", folder / AVERAGE], folder / "train.log")
+    print(f"grid: {folder}: weights averaged over steps {step_of(last[-1])} to {step_of(last[0])}", flush=True)
+    return step_of(last[0])
+
+
+def _decoded(grid: dict, folder: Path) -> Path:
+    """The model that stands for a training: its best checkpoint, or the mean of its last ones."""
+    return folder / (AVERAGE if grid.get("average") else "model_best.pt")
+
+
 def _summary(folder: Path, steps: int) -> dict:
     """What became of a training."""
     rows = read_rows(folder / "model_metrics.jsonl")
@@ -268,7 +296,7 @@ def _translate(grid: dict, folders: list[Path], output: Path, splits: list[str],
     inputs = {split: read_lines(Path(grid["data"], f"{split}.src")) for split in splits}
     name = "+".join(splits)
     write_lines(output / f"{name}.src", (line for lines in inputs.values() for line in lines))
-    words = ["onmt_translate", "-model", *(folder / "model_best.pt" for folder in folders)]
+    words = ["onmt_translate", "-model", *(_decoded(grid, folder) for folder in folders)]
     words += ["-src", output / f"{name}.src", "-output", output / f"{name}.pred"]
     words += ["-certificates", output / f"{name}.jsonl", *grid["decode"], *extra]
     call([*words, *(["-gpu", "0"] if grid["gpus"] else [])], output / "decode.log", gpus=own_gpus(grid))
@@ -296,6 +324,7 @@ def _recipe(grid: dict, folders: list[Path]) -> list[str]:
     """How a configuration differs from the paper's, for signatures: encoder, label smoothing, averaged weights."""
     encoder = grid["settings"].get("encoder_type", "rnn")
     said = [] if encoder == "brnn" else [f"encoder {encoder}"]
+    said += [f"mean of {grid['average']} checkpoints"] if grid.get("average") else []
     for folder in folders:
         about = parse_signature(read_json(folder / "trained.json")["signature"])
         said += [f"{key} {about[key]}" for key in ("smoothing", "average") if about.get(key, "0") != "0"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from onmt_entmax.errors import invalid_setting
 from onmt_entmax.files import read_json
 from onmt_entmax.progress import steps_per_epoch
 from onmt_entmax.tasks.prepared import MANIFEST
@@ -14,11 +15,15 @@ def lengths(grid: dict, lines: int) -> dict[str, int]:
 
     Args:
         grid: ``length`` has what is wanted of ``steps``, ``epochs``, ``valid_steps`` and ``valid_epochs``; what is None
-            there, ``settings`` says.
+            there, ``settings`` says. ``average``, if there, is how many checkpoints are averaged, an epoch apart (of
+            batches of tokens ``save_checkpoint_steps``).
         lines: of training text.
 
     Returns:
         ``train_steps`` (0: until early stopping), ``valid_steps`` and ``save_checkpoint_steps``.
+
+    Raises:
+        UserError: too short a training for so many checkpoints.
     """
     settings, given = grid["settings"], grid["length"]
     epoch = epoch_steps(grid, lines)
@@ -32,7 +37,12 @@ def lengths(grid: dict, lines: int) -> dict[str, int]:
     train_steps, valid_steps = steps(""), steps("valid_")
     if train_steps:
         valid_steps = min(valid_steps, train_steps)
-    saved = min(settings.get("save_checkpoint_steps", valid_steps), valid_steps)
+    saved, average = min(settings.get("save_checkpoint_steps", valid_steps), valid_steps), grid.get("average")
+    if average:
+        saved = epoch if settings.get("batch_type", "sents") == "sents" else saved
+        if train_steps and train_steps // saved < average:
+            rule = f"A training of {train_steps} steps has {train_steps // saved}, one every {saved} steps."
+            raise invalid_setting("average", average, rule)
     return {"train_steps": train_steps, "valid_steps": valid_steps, "save_checkpoint_steps": saved}
 
 

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from onmt_entmax.errors import UserError
+
 from ..installed import needs_installation
 
 pytestmark = [
@@ -177,6 +179,7 @@ def grid(monkeypatch):
         (["--alphas", "1"], "Invalid setting for `alphas`: 1. It is for alpha-grid"),
         (["--seeds", "one"], "Invalid setting for `seeds`: one. It must be a whole number of at least 0."),
         (["--steps", "0"], "Invalid setting for `steps`: 0. It must be a whole number of at least 1."),
+        (["--average", "1"], "Invalid setting for `average`: 1. It must be a whole number of at least 2."),
         (["--steps", "9", "--epochs", "2"], "--steps and --epochs: give one of the two."),
         (["--data", "nowhere"], "Invalid setting for `data`: nowhere."),
         (["--config", "none.yaml"], "Invalid setting for `config`: none.yaml. There is no such file"),
@@ -254,6 +257,7 @@ def test_a_folder_holds_models_of_one_kind(place, tmp_path, monkeypatch, capsys,
     for extra, message in (
         (["--languages", "english"], "was made with another data or languages."),
         (["--config", str(ROOT / "configs/quickstart.yaml")], "was made with another configuration."),
+        (["--average", "2"], "was made with another --average."),
     ):
         assert grid.main(words(place, "--output", str(out), *extra)) == 2
         assert message in capsys.readouterr().err
@@ -293,6 +297,38 @@ def test_epochs_become_steps(grid):
         one = {"settings": {**settings, "world_size": processes}, "length": {**nothing, **wanted}, "gpus": 0}
         found = grid.jobs.lengths(one, 100)
         assert (found["train_steps"], found["valid_steps"]) == (train, valid)
+    assert found["save_checkpoint_steps"] == 4
+    one = {"settings": settings, "length": nothing, "gpus": 0, "average": 2}
+    assert grid.jobs.lengths(one, 100)["save_checkpoint_steps"] == 7  # an epoch
+    with pytest.raises(UserError, match="`average`: 3. A training of 20 steps has 2, one every 7 steps."):
+        grid.jobs.lengths({**one, "average": 3}, 100)
+
+
+def test_weights_are_averaged_over_the_last_epochs(grid, place, tmp_path, monkeypatch):
+    import torch
+
+    monkeypatch.chdir(place)
+    args, _ = grid.parse(words(place, "--output", str(tmp_path), "--average", "2", "--epochs", "3"))
+    settings, _ = grid.settings(args)
+    settings["settings"]["keep_checkpoint"] = 1
+    monkeypatch.chdir(tmp_path)
+    grid.jobs.prepare(settings)
+    epoch = 23  # 362 rows in batches of 16
+    grid.jobs.train(settings, "1.5_2", "1")
+    grid.jobs.decode(settings, "1.5_2", "1")
+    folder = tmp_path / "runs/1.5_2/seed1"
+    last = [folder / f"model_step_{number * epoch}.pt" for number in (2, 3)]
+    assert sorted(folder.glob("model_step_*.pt")) == sorted(last)
+    checkpoints = [torch.load(path, weights_only=False) for path in [*last, folder / "model_average.pt"]]
+    weights = [checkpoint["generator"]["weight"] for checkpoint in checkpoints]
+    assert torch.allclose((weights[0] + weights[1]) / 2, weights[2], atol=1e-7)
+    assert not torch.equal(weights[1], weights[2])
+    result = json.loads((folder / "test.json").read_text(encoding="utf-8"))
+    assert f"|steps:{3 * epoch}|recipe:mean of 2 checkpoints|" in result["signatures"]["acc"]
+    assert "runs/1.5_2/seed1/model_average.pt" in (folder / "decode.log").read_text(encoding="utf-8")
+    last[0].unlink()
+    with pytest.raises(UserError, match="`average`: 2. runs/1.5_2/seed1 has 1 whole checkpoints."):
+        grid.jobs.train(settings, "1.5_2", "1")
 
 
 def test_scores_say_how_long_was_trained(grid, tmp_path, monkeypatch):
