@@ -26,7 +26,8 @@ def run_overview(args: argparse.Namespace) -> int:
     """Print the table and, below it, how its numbers were made."""
     from onmt_entmax.report.table_formats import pipe_table
 
-    rows, signatures = [], []
+    rows: list[list[str]] = []
+    signatures: list[str] = []
     for word in args.runs:
         name, separator, folder = word.partition("=")
         if not (separator and name):
