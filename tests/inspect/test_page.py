@@ -13,6 +13,7 @@ import pytest
 
 import onmt_entmax
 
+from .. import serving
 from ..stock import Corpus, write
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
@@ -56,7 +57,6 @@ class Served:
         self.start()
 
     def start(self) -> None:
-        from waitress import wasyncore
         from waitress.server import create_server
 
         from onmt_entmax.inspect.app import make_app
@@ -72,13 +72,9 @@ class Served:
         )
         self._thread = threading.Thread(target=self._server.run, daemon=True)
         self._thread.start()
-        self._wasyncore = wasyncore
 
     def stop(self) -> None:
-        self._server.task_dispatcher.shutdown()
-        self._server.trigger.pull_trigger(lambda: self._wasyncore.close_all(self._server._map))
-        self._thread.join(20)
-        assert not self._thread.is_alive()
+        serving.stop(self._server, self._thread)
 
 
 @pytest.fixture(scope="module")

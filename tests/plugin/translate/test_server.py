@@ -17,6 +17,7 @@ from onmt.translate import translation_server
 
 from onmt_entmax.errors import UserError
 from onmt_entmax.plugin.translate.translator import SparseTranslator
+from tests import serving
 
 flask = pytest.importorskip("flask")
 
@@ -310,8 +311,7 @@ def test_the_example_of_the_documentation(entmax_model, tmp_path, monkeypatch):
         with urllib.request.urlopen(url, data=request[request.index("-d") + 1].encode()) as response:
             answer = json.loads(response.read(), parse_constant=no_constant)
     finally:
-        listening[0].close()
-        thread.join()
+        serving.stop(listening[0], thread)
         made.models[1].translator.out_file.close()
     assert [len(rank) for rank in answer] == [len(rank) for rank in shown] == [2]
     for entry, shown_entry in zip(answer[0], shown[0]):
