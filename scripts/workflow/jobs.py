@@ -284,7 +284,9 @@ def _summary(folder: Path, steps: int) -> dict:
     """What became of a training."""
     rows = read_rows(folder / "model_metrics.jsonl")
     best = read_json(folder / "model_best.json")
-    result = {"train_steps": steps, "last_step": rows[-1]["step"], "best_step": best["step"]}
+    newest = newest_checkpoint(folder)  # validations need not divide a training
+    last = max(rows[-1]["step"], 0 if newest is None else step_of(newest))
+    result = {"train_steps": steps, "last_step": last, "best_step": best["step"]}
     result.update(best_accuracy=best["value"], seconds=rows[-1]["elapsed"], signature=best["signature"])
     spent = duration(result["seconds"])
     print(f"grid: {folder} trained in {spent}, best accuracy {best['value']:.2f} at step {best['step']}", flush=True)
