@@ -41,6 +41,7 @@ def run(args: argparse.Namespace) -> int:
 
         result = _searched(args)
     else:
+        from onmt_entmax.tasks.results import training_fields
         from onmt_entmax.tasks.translation.evaluate import evaluate, table
 
         result = evaluate(
@@ -53,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
             bootstrap_seed=args.bootstrap_seed,
             certificates=args.certificates,
             raw_tokenizer=args.raw_tokenizer,
-            about={key: getattr(args, key) for key in ("alpha", "seed", "steps", "recipe") if getattr(args, key)},
+            about=training_fields(args),
         )
     if args.json:
         write_json(args.json, result)

@@ -29,6 +29,12 @@ class Comparison(NamedTuple):
     p_value: float
 
 
+def training_fields(options: Any) -> dict[str, str]:
+    """What the signatures of scores say of a training: ``alpha``, ``seed``, and if given ``steps`` and ``recipe``."""
+    more = {key: getattr(options, key) for key in ("steps", "recipe") if getattr(options, key)}
+    return {"alpha": options.alpha, "seed": options.seed, **more}
+
+
 def compare(observed: float, drawn: np.ndarray) -> Comparison:
     """The interval of a paired bootstrap (Koehn, 2004).
 

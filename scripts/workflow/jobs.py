@@ -84,10 +84,9 @@ def train(grid: dict, pair: str, seed: str) -> None:
             write_text(folder / "train.yaml", yaml.safe_dump(settings, sort_keys=False))
             words = ["onmt_train", "-config", str(folder / "train.yaml")]
             call(words, folder / "train.log", lock=lock, gpus=own_gpus(grid), watch=lambda line: _report(folder, line))
-        summary = _summary(folder, settings["train_steps"])
         if grid.get("average"):
-            summary["last_step"] = _average(folder, grid["average"])
-        write_json(folder / "trained.json", summary)
+            _average(folder, grid["average"])
+        write_json(folder / "trained.json", _summary(folder, settings["train_steps"]))
 
 
 def decode(grid: dict, pair: str, seed: str) -> None:
@@ -264,15 +263,14 @@ def _report(folder: Path, line: str) -> None:
         print(f"grid: {folder} saves step {STEP.search(line)[1]}", flush=True)
 
 
-def _average(folder: Path, count: int) -> int:
-    """Write the mean of the weights of a training's last checkpoints; returns the last one's step."""
+def _average(folder: Path, count: int) -> None:
+    """Write the mean of the weights of a training's last checkpoints."""
     last = list(itertools.islice(whole_checkpoints(folder), count))
     if len(last) < count:
         rule = f"{folder} has {len(last)} whole checkpoints. Its training was too short, or they were deleted."
         raise invalid_setting("average", count, rule)
     call(["onmt_average_models", "-models", *reversed(last), "-output", folder / AVERAGE], folder / "train.log")
     print(f"grid: {folder}: weights averaged over steps {step_of(last[-1])} to {step_of(last[0])}", flush=True)
-    return step_of(last[0])
 
 
 def _decoded(grid: dict, folder: Path) -> Path:

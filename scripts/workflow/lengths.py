@@ -37,12 +37,13 @@ def lengths(grid: dict, lines: int) -> dict[str, int]:
     train_steps, valid_steps = steps(""), steps("valid_")
     if train_steps:
         valid_steps = min(valid_steps, train_steps)
-    saved, average = min(settings.get("save_checkpoint_steps", valid_steps), valid_steps), grid.get("average")
-    if average:
-        saved = epoch if settings.get("batch_type", "sents") == "sents" else saved
-        if train_steps and train_steps // saved < average:
-            rule = f"A training of {train_steps} steps has {train_steps // saved}, one every {saved} steps."
-            raise invalid_setting("average", average, rule)
+    saved = min(settings.get("save_checkpoint_steps", valid_steps), valid_steps)
+    average = grid.get("average")
+    if average and settings.get("batch_type", "sents") == "sents":
+        saved = epoch
+    if average and train_steps and train_steps // saved < average:
+        rule = f"A training of {train_steps} steps has {train_steps // saved}, one every {saved} steps."
+        raise invalid_setting("average", average, rule)
     return {"train_steps": train_steps, "valid_steps": valid_steps, "save_checkpoint_steps": saved}
 
 

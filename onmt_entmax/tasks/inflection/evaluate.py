@@ -38,6 +38,7 @@ from onmt_entmax.tasks.results import (
     compare,
     comparison_line,
     layout,
+    training_fields,
     void_line,
 )
 from onmt_entmax.tasks.trust import BINS, trust, trust_lines, unlike
@@ -321,7 +322,5 @@ def _about(options: Options, golds: Sequence[Gold]) -> dict[str, object]:
         "langs": sum(gold.scored for gold in golds),
         "avg": "macro",
         **({"nbest": options.n_best} if options.n_best > 1 else {}),
-        "alpha": options.alpha,
-        "seed": options.seed,
-        **{key: getattr(options, key) for key in ("steps", "recipe") if getattr(options, key)},
+        **training_fields(options),
     }
