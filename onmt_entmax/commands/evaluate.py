@@ -159,5 +159,4 @@ def _common_arguments(parser: argparse.ArgumentParser, seeds: str) -> None:
     add("--alpha", default="unknown", metavar="OUT/ATT", help="alphas of output and attention, for the signature")
     add("--seed", default="unknown", metavar="SEED", help=f"of the training, for the signature; {seeds}")
     add("--steps", metavar="STEPS", help="the training's length, for the signature")
-    recipe = "what else tells the training apart, for the signature; e.g. 'smoothing 0.1' or 'average of 10'"
-    add("--recipe", metavar="TEXT", help=recipe)
+    shared.add_recipe_argument(parser)

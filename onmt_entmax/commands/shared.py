@@ -34,6 +34,12 @@ def add_forced_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", metavar="FILE", help="also write the numbers as JSON")
 
 
+def add_recipe_argument(parser: argparse.ArgumentParser) -> None:
+    """``--recipe TEXT``, a field of the signature; without it the signature has none."""
+    what = "what else tells the training apart, for the signature; e.g. 'smoothing 0.1' or 'mean of 10 checkpoints'"
+    parser.add_argument("--recipe", metavar="TEXT", help=what)
+
+
 def add_tasks(parser: argparse.ArgumentParser, **tasks: tuple[str, Callable[[argparse.ArgumentParser], None]]) -> None:
     """One sub-parser per task, from what it does and the function that adds its arguments."""
     parsers = parser.add_subparsers(dest="task", metavar="TASK", required=True)

@@ -15,6 +15,7 @@ from onmt_entmax.signatures import signature
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_forced_arguments(parser)
+    shared.add_recipe_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -23,10 +24,12 @@ def run(args: argparse.Namespace) -> int:
     model = shared.load_model(args)
     numbers = model.sparsity(sources, targets, args.batch_size)
     source, lines = args.src.name if args.src else "text", numbers["lines"]
+    about = {"src": source, "lines": lines, "forced": None, "alpha": model.alphas}
+    about |= {"recipe": args.recipe} if args.recipe else {}
     record = {
         **numbers,
         "models": [Path(path).name for path in args.model],
-        "signature": signature("sparsity", {"src": source, "lines": lines, "forced": None, "alpha": model.alphas}),
+        "signature": signature("sparsity", about),
     }
     attended, types = (
         "none" if record[name] is None else f"{record[name]:.2f}" for name in ("source_words", "target_types")

@@ -240,6 +240,7 @@ def table3(paths: Sequence[Path]) -> Table:
         if differing:
             which = f"{path}: averaged with another run of alpha {alphas[0]:g}, from which it differs in "
             notices.append(f"{which}{', '.join(differing)}.")
+        notices += _recipe(about)
     rows = []
     for alpha in sorted({*PAPER3, *found}):
         own = []
@@ -254,7 +255,7 @@ def table3(paths: Sequence[Path]) -> Table:
     notices.append("The paper's numbers are of its German-English validation set, ours of what the signatures name.")
     heads = [["method", "# attended", None, "# target words", None], ["", *["ours", "paper"] * 2]]
     title = "Average number of non-zeros in attention and output."
-    return Table(title, heads, 1, rows, signatures, notices)
+    return Table(title, heads, 1, rows, signatures, list(dict.fromkeys(notices)))
 
 
 TABLES = {1: table1, 2: table2, 3: table3}

@@ -131,7 +131,7 @@ def sparsity(grid: dict, pair: str, seed: str) -> None:
     """Measure attended source words and target types on the development set (Table 3)."""
     folder = run_folder(pair, seed)
     words = ["onmt_entmax", "sparsity", "--model", _decoded(grid, folder), "--output", folder / "sparsity.json"]
-    words += ["--src", Path(grid["data"], "dev.src"), "--tgt", Path(grid["data"], "dev.tgt")]
+    words += ["--src", Path(grid["data"], "dev.src"), "--tgt", Path(grid["data"], "dev.tgt"), *_recipe(grid, [folder])]
     call([*words, *(["--gpu", "0"] if grid["gpus"] else [])], folder / "sparsity.log", gpus=own_gpus(grid))
 
 

@@ -326,6 +326,9 @@ def test_weights_are_averaged_over_the_last_epochs(grid, place, tmp_path, monkey
     result = json.loads((folder / "test.json").read_text(encoding="utf-8"))
     assert f"|steps:{3 * epoch}|recipe:mean of 2 checkpoints|" in result["signatures"]["acc"]
     assert "runs/1.5_2/seed1/model_average.pt" in (folder / "decode.log").read_text(encoding="utf-8")
+    grid.jobs.sparsity(settings, "1.5_2", "1")
+    measured = json.loads((folder / "sparsity.json").read_text(encoding="utf-8"))
+    assert "|alpha:1.5/2|recipe:mean of 2 checkpoints|" in measured["signature"]
     # its validations, every 5 steps, end at 65
     assert grid.jobs._summary(folder, 3 * epoch)["last_step"] == 3 * epoch
     last[0].unlink()

@@ -55,13 +55,15 @@ def test_sparsity_of_both_models(entmax_model, softmax_model, corpus, tmp_path, 
     numbers = {}
     for name, model in (("entmax", entmax_model), ("softmax", softmax_model)):
         output = tmp_path / f"{name}.json"
-        assert main(["sparsity", "--model", str(model), *files, "--output", str(output)]) == 0
+        recipe = ["--recipe", "smoothing 0.1"] if name == "softmax" else []
+        assert main(["sparsity", "--model", str(model), *files, "--output", str(output), *recipe]) == 0
         numbers[name] = json.loads(output.read_text(encoding="utf-8"))
     assert numbers["entmax"]["gold_zero_unknown"] == 0  # every letter is known
     tokens = sum(len(target.split(" ")) + 1 for target in corpus.targets[:20])
     assert numbers["entmax"]["steps"] == numbers["softmax"]["steps"] == tokens
     assert numbers["softmax"]["target_types"] > numbers["entmax"]["target_types"] >= 1
-    assert "alpha:1.5/1.5" in numbers["entmax"]["signature"]
+    assert "|alpha:1.5/1.5|version:" in numbers["entmax"]["signature"]
+    assert "|alpha:1/1|recipe:smoothing 0.1|version:" in numbers["softmax"]["signature"]
 
 
 def test_unknown_words_are_shown_as_given_and_their_share_is_said(entmax_model, capsys):

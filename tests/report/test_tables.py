@@ -180,6 +180,13 @@ def test_table3_from_metrics_and_from_sparsity_files(tmp_path):
     assert table3([first, second]).notices[1] == (
         f"{second}: averaged with another run of alpha 1.5, from which it differs in src (de-en.dev, de-en.test)."
     )
+    mean = {**numbers, "signature": f"{numbers['signature']}|recipe:mean of 2 checkpoints"}
+    first, second = write(tmp_path, [numbers, mean])
+    differing = "from which it differs in recipe (None, mean of 2 checkpoints)."
+    assert table3([first, second]).notices[1:3] == [
+        f"{second}: averaged with another run of alpha 1.5, {differing}",
+        "Not the paper's training: alpha 1.5/1.5, mean of 2 checkpoints.",
+    ]
 
 
 def test_table3_says_what_has_no_place_in_it(tmp_path):
