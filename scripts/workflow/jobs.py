@@ -9,6 +9,7 @@ Every job runs stock commands and ``onmt_entmax`` only; each is written to the j
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import os
 import re
@@ -217,7 +218,12 @@ def whole_checkpoints(folder: Path) -> Iterator[Path]:
         if zipfile.is_zipfile(path):  # a truncated one has lost the directory at its end
             yield path
         else:
-            print(f"grid: {path} is not whole: passed over", flush=True)
+            _pass_over(path)
+
+
+@functools.cache  # once in a job
+def _pass_over(path: Path) -> None:
+    print(f"grid: {path} is not whole: passed over", flush=True)
 
 
 def call(

@@ -354,7 +354,7 @@ def test_scores_say_how_long_was_trained(grid, tmp_path, monkeypatch):
     assert said[-1][said[-1].index("--recipe") + 1] == "encoder transformer, smoothing 0.1, average 0.001"
 
 
-def test_newest_whole_checkpoint(grid, tmp_path):
+def test_newest_whole_checkpoint(grid, tmp_path, capsys):
     import torch
 
     for step in (5, 10, 100):
@@ -362,7 +362,9 @@ def test_newest_whole_checkpoint(grid, tmp_path):
     assert grid.jobs.newest_checkpoint(tmp_path).name == "model_step_100.pt"
     cut = tmp_path / "model_step_100.pt"
     cut.write_bytes(cut.read_bytes()[:-30])
-    assert grid.jobs.newest_checkpoint(tmp_path).name == "model_step_10.pt"
+    for _ in range(2):
+        assert grid.jobs.newest_checkpoint(tmp_path).name == "model_step_10.pt"
+    assert capsys.readouterr().out == f"grid: {cut} is not whole: passed over\n"
 
 
 def test_a_gpu_each(grid, tmp_path, monkeypatch):

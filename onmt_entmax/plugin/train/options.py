@@ -101,6 +101,7 @@ def validate_training(opt: Namespace) -> None:
         (divides, "warmup_steps", f"`decay_method: {opt.decay_method}` divides by it."),
         (opt.optim == "sparseadam" and opt.max_grad_norm, "max_grad_norm", of_sparse),
         (opt.quant_type and not opt.quant_layers and not opt.train_from, "quant_type", unquantised),
+        (opt.quant_layers and not opt.quant_type and not opt.train_from, "quant_layers", "`quant_type` is not set."),
         (opt.train_steps < 0, "train_steps", "It must be above 0, or 0 for no end."),
     )
     refuse(opt, rules)

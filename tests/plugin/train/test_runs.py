@@ -210,6 +210,7 @@ def test_half_written_checkpoint_of_a_killed_run_is_removed(folder):
         ({"optim": "fusedadam"}, "`optim`: fusedadam. A package that it needs is missing: No module named"),
         ({"optim": "adamw8bit"}, "`optim`: adamw8bit. A package that it needs is missing: Install bitsandbytes"),
         ({"quant_type": "bnb_8bit"}, "`quant_type`: bnb_8bit. `quant_layers` names no layers"),
+        ({"quant_layers": "[generator]"}, "`quant_layers`: ['generator']. `quant_type` is not set."),
         (
             {"quant_type": "bnb_8bit", "quant_layers": "[generator]"},
             "`quant_type`: bnb_8bit. Install bitsandbytes to use 4/8bit compression",
