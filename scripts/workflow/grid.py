@@ -144,6 +144,7 @@ def settings(args: argparse.Namespace) -> tuple[dict, Path]:
     check_length(grid)
     if args.prepared:
         check_prepared(args, "setting" if inflection else "direction")
+        jobs.lengths(grid, jobs.training_lines(args.prepared))
     if grid["gpus"] and not args.profile:
         import torch
 
@@ -279,6 +280,9 @@ def check_length(grid: dict) -> None:
             if length[epochs] is not None:
                 rule = f"Epochs are known for `sents` only: give {steps}."
                 raise invalid_setting("batch_type", found["batch_type"], rule)
+    if grid["average"] and length["epochs"] is not None and length["epochs"] < grid["average"]:
+        rule = f"A training of {length['epochs']} epochs has as many checkpoints, an epoch apart."
+        raise invalid_setting("average", grid["average"], rule)
     endless = length["steps"] is None and length["epochs"] is None and not found["train_steps"]
     if endless and not found.get("early_stopping"):
         raise UserError("the configuration has neither `train_steps` nor `early_stopping`: give --steps or --epochs.")

@@ -180,6 +180,7 @@ def grid(monkeypatch):
         (["--seeds", "one"], "Invalid setting for `seeds`: one. It must be a whole number of at least 0."),
         (["--steps", "0"], "Invalid setting for `steps`: 0. It must be a whole number of at least 1."),
         (["--average", "1"], "Invalid setting for `average`: 1. It must be a whole number of at least 2."),
+        (["--average", "3", "--epochs", "2"], "`average`: 3. A training of 2 epochs has as many checkpoints, an epoch"),
         (["--steps", "9", "--epochs", "2"], "--steps and --epochs: give one of the two."),
         (["--data", "nowhere"], "Invalid setting for `data`: nowhere."),
         (["--config", "none.yaml"], "Invalid setting for `config`: none.yaml. There is no such file"),
@@ -211,6 +212,14 @@ def test_mistakes_are_one_line(place, tmp_path, monkeypatch, capsys, grid, chang
     error = capsys.readouterr().err
     assert error.startswith("grid: ") and message in error and error.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_too_short_a_training_of_prepared_text_is_refused_at_once(place, tmp_path, monkeypatch, capsys, grid):
+    monkeypatch.chdir(place)
+    (tmp_path / "manifest.json").write_text('{"setting": "medium", "rows": {"train": 160}}', encoding="utf-8")
+    given = ["inflection", "medium", "--config", "tiny.yaml", "--prepared", str(tmp_path), "--average", "3"]
+    assert grid.main(given) == 2
+    assert "`average`: 3. A training of 20 steps has 2, one every 10 steps." in capsys.readouterr().err
 
 
 def test_no_home_and_odd_characters_in_paths(place, tmp_path, monkeypatch, capfd, grid):
