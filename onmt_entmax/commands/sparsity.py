@@ -25,7 +25,8 @@ def run(args: argparse.Namespace) -> int:
     numbers = model.sparsity(sources, targets, args.batch_size)
     source, lines = args.src.name if args.src else "text", numbers["lines"]
     about = {"src": source, "lines": lines, "forced": None, "alpha": model.alphas}
-    about |= {"recipe": args.recipe} if args.recipe else {}
+    if args.recipe:
+        about["recipe"] = args.recipe
     record = {
         **numbers,
         "models": [Path(path).name for path in args.model],

@@ -71,6 +71,7 @@ class Table:
         labels: how many columns at the left are labels.
         rows: label texts, then cells; an empty row is a rule.
         signatures: how the numbers were made.
+        notices: what a reader has to know; each once, in order.
     """
 
     title: str
@@ -79,6 +80,9 @@ class Table:
     rows: list[list[Any]]
     signatures: list[str] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.notices = list(dict.fromkeys(self.notices))
 
 
 def table1(paths: Sequence[Path]) -> Table:
@@ -158,7 +162,7 @@ def table1(paths: Sequence[Path]) -> Table:
         if about.get("split") != "test":
             notices.append(f"Split {about.get('split')}; the paper's is test.")
         notices += _recipe(about)
-    return Table(title, heads, 2, rows, [about["signature"] for about in found], list(dict.fromkeys(notices)))
+    return Table(title, heads, 2, rows, [about["signature"] for about in found], notices)
 
 
 def table2(paths: Sequence[Path]) -> Table:
@@ -214,7 +218,7 @@ def table2(paths: Sequence[Path]) -> Table:
         notices.insert(0, _runs("mean and sample standard deviation", counts))
     title = "Tokenised BLEU; the same mapping in attention and output."
     heads: list[list[Optional[str]]] = [["method", "", *DIRECTIONS]]
-    return Table(title, heads, 2, rows, signatures, list(dict.fromkeys(notices)))
+    return Table(title, heads, 2, rows, signatures, notices)
 
 
 def table3(paths: Sequence[Path]) -> Table:
@@ -255,7 +259,7 @@ def table3(paths: Sequence[Path]) -> Table:
     notices.append("The paper's numbers are of its German-English validation set, ours of what the signatures name.")
     heads = [["method", "# attended", None, "# target words", None], ["", *["ours", "paper"] * 2]]
     title = "Average number of non-zeros in attention and output."
-    return Table(title, heads, 1, rows, signatures, list(dict.fromkeys(notices)))
+    return Table(title, heads, 1, rows, signatures, notices)
 
 
 TABLES = {1: table1, 2: table2, 3: table3}
