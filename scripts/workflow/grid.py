@@ -233,6 +233,8 @@ def configuration(args: argparse.Namespace) -> dict:
     for key in ("train_steps", "batch_size"):
         if not isinstance(found, dict) or not isinstance(found.get(key), int):
             raise UserError(f"{path}: `{key}` is missing or no whole number.")
+    if found["batch_size"] < 1:
+        raise invalid_setting("batch_size", found["batch_size"], "It must be at least 1.")
     return found
 
 

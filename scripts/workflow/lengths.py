@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from onmt_entmax.errors import invalid_setting
+from onmt_entmax.errors import UserError, invalid_setting
 from onmt_entmax.files import read_json
 from onmt_entmax.progress import steps_per_epoch
 from onmt_entmax.tasks.prepared import MANIFEST
@@ -57,6 +57,14 @@ def epoch_steps(grid: dict, lines: int) -> int:
 
 
 def training_lines(data: Path) -> int:
-    """Lines of training text, from the manifest of a prepared folder."""
-    manifest = read_json(data / MANIFEST)
-    return manifest["rows"]["train"] if "rows" in manifest else manifest["counts"]["train"]["kept"]
+    """Lines of training text, from the manifest of a prepared folder.
+
+    Raises:
+        UserError: the manifest does not say.
+    """
+    path = data / MANIFEST
+    manifest = read_json(path)
+    try:
+        return manifest["rows"]["train"] if "rows" in manifest else manifest["counts"]["train"]["kept"]
+    except (KeyError, TypeError):
+        raise UserError(f"{path} does not say how many lines of training text there are; make it again.") from None

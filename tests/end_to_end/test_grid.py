@@ -57,6 +57,7 @@ def place(tmp_path_factory) -> Path:
             (folder / "corpus" / f"{language}-{name}").write_text(text, encoding="utf-8")
     (folder / "tiny.yaml").write_text(CONFIG, encoding="utf-8")
     (folder / "tokens.yaml").write_text(CONFIG.replace("sents", "tokens"), encoding="utf-8")
+    (folder / "empty.yaml").write_text(CONFIG.replace("batch_size: 16", "batch_size: 0"), encoding="utf-8")
     (folder / "broken").mkdir()
     (folder / "broken/manifest.json").write_text('{"setting": ', encoding="utf-8")
     return folder
@@ -183,6 +184,7 @@ def grid(monkeypatch):
         (["--average", "3", "--epochs", "2"], "`average`: 3. A training of 2 epochs has as many checkpoints, an epoch"),
         (["--steps", "9", "--epochs", "2"], "--steps and --epochs: give one of the two."),
         (["--data", "nowhere"], "Invalid setting for `data`: nowhere."),
+        (["--config", "empty.yaml"], "Invalid setting for `batch_size`: 0. It must be at least 1."),
         (["--config", "none.yaml"], "Invalid setting for `config`: none.yaml. There is no such file"),
         (["--gpus", "99"], "Invalid setting for `gpus`: 99. PyTorch sees"),
         (["--profile", "corpus"], "Invalid setting for `profile`: corpus. It has no config.yaml"),
@@ -220,6 +222,10 @@ def test_too_short_a_training_of_prepared_text_is_refused_at_once(place, tmp_pat
     given = ["inflection", "medium", "--config", "tiny.yaml", "--prepared", str(tmp_path), "--average", "3"]
     assert grid.main(given) == 2
     assert "`average`: 3. A training of 20 steps has 2, one every 10 steps." in capsys.readouterr().err
+    for rows in ("", ', "rows": {}', ', "rows": null'):
+        (tmp_path / "manifest.json").write_text(f'{{"setting": "medium"{rows}}}', encoding="utf-8")
+        assert grid.main(given) == 2
+        assert "manifest.json does not say how many lines of training text there are" in capsys.readouterr().err
 
 
 def test_no_home_and_odd_characters_in_paths(place, tmp_path, monkeypatch, capfd, grid):
