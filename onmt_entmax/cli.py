@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 
 from onmt_entmax.errors import UserError
-from onmt_entmax.files import check_output
+from onmt_entmax.files import check_output, inputs_kept
 
 # subcommand -> what it does
 SUBCOMMANDS = {
@@ -96,7 +96,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = build_parser(command).parse_args(argv)
     try:
         _check_outputs(args)
-        return _functions(args.command)[1](args)
+        with inputs_kept():
+            return _functions(args.command)[1](args)
     except BrokenPipeError:  # `onmt_entmax ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
@@ -109,8 +110,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _check_outputs(args: argparse.Namespace) -> None:
-    """Refuse an output that is one of the files, or folders of files, that the command reads."""
-    outputs = {name: getattr(args, name, None) for name in ("output", "json", "submission")}
+    """Refuse an output that is one of the files or folders that the command is given to read."""
+    outputs = {name: getattr(args, name, None) for name in ("output", "json", "submission", "weights")}
     for name, output in outputs.items():
         # `prepare` may write beside its data; it looks at single files itself
         if output is None or (args.command == "prepare" and os.path.isdir(output)):

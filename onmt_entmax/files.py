@@ -17,6 +17,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, BinaryIO, Callable, Union
 
@@ -26,6 +27,7 @@ PathLike = Union[str, "os.PathLike[str]"]
 
 BLANK_LINE = "blank input line"  # the `reason` of the record of an input line without tokens
 _MARK = b"\xef\xbb\xbf"  # the byte order mark that some editors put before UTF-8
+_inputs: ContextVar[Union[set[str], None]] = ContextVar("inputs", default=None)  # read inside `inputs_kept`
 
 
 def split_tokens(line: str) -> list[str]:
@@ -39,6 +41,7 @@ def byte_lines(path: PathLike) -> Iterator[bytes]:
     Raises:
         UserError: no such file, a folder, or no permission.
     """
+    _note_input(path)
     try:
         with open(path, "rb") as file:
             for number, raw in enumerate(file):  # a binary file's lines end with U+000A only
@@ -158,6 +161,25 @@ def check_output(name: str, output: PathLike, setting: str, path: PathLike) -> N
             raise invalid_setting(name, output, f"It is the input of `{setting}`, which would be overwritten.")
 
 
+@contextlib.contextmanager
+def inputs_kept() -> Iterator[None]:
+    """Inside the block a :class:`WholeFile` refuses to take the place of a file that was read there.
+
+    :func:`check_output` says so at once, where a setting names the file; this knows those in folders, too.
+    """
+    token = _inputs.set(set())
+    try:
+        yield
+    finally:
+        _inputs.reset(token)
+
+
+def _note_input(path: PathLike) -> None:
+    known = _inputs.get()
+    if known is not None:
+        known.add(os.path.realpath(path))
+
+
 def part_of(path: PathLike) -> Path:
     """The temporary name of a file while it is written: always the same, so that a kill leaves at most one behind."""
     path = Path(path)
@@ -173,6 +195,7 @@ class WholeFile:
 
     Raises:
         OSError: the disk's own error (``ENOSPC`` ...), with the file's name.
+        UserError: the file was read inside :func:`inputs_kept`.
     """
 
     def __init__(self, path: PathLike) -> None:
@@ -180,6 +203,8 @@ class WholeFile:
         special = self.path.exists() and not self.path.is_file()
         self._direct = special or str(self.path).startswith(("/dev/", "/proc/"))
         self._place = self.path if self._direct else part_of(self.path)
+        if not self._direct and os.path.realpath(self.path) in (_inputs.get() or ()):
+            raise UserError(f"{self.path} is an input, which would be overwritten: name another output.")
         with self._named():
             self._file = self._open()
 
@@ -326,6 +351,7 @@ def cannot_write(path: PathLike, error: OSError, previous: str | None = None) ->
 def sha256(path: PathLike) -> str:
     """Return the SHA-256 of a file's bytes, in hexadecimal."""
     digest = hashlib.sha256()
+    _note_input(path)
     with open(path, "rb") as stream:
         for block in iter(lambda: stream.read(1 << 20), b""):
             digest.update(block)

@@ -118,6 +118,10 @@ def words_of(folder, *words):
             "Invalid setting for `submission`: {}. It is the input of `predictions`",
         ),
         (["uncertain", "--certificates", "{}/c", "--src", "{}/test.src", "--output", "{}/test"], "the input of `src`"),
+        (
+            ["heads", "--model", "m", "--src", "{}/a", "--tgt", "{}/b", "--weights", "{}/a"],
+            "Invalid setting for `weights`: {}/a. It is the input of `src`",
+        ),
     ],
 )
 def test_no_command_overwrites_its_input(tmp_path, capsys, words, message):
@@ -126,3 +130,19 @@ def test_no_command_overwrites_its_input(tmp_path, capsys, words, message):
     assert cli.main(words_of(tmp_path, *words)) == 2
     assert words_of(tmp_path, message)[0] in capsys.readouterr().err
     assert (tmp_path / "a").read_text(encoding="utf-8") == "x\n"
+
+
+def test_no_command_overwrites_a_file_in_a_folder_that_it_reads(tmp_path, capsys):
+    gold, predictions = tmp_path / "gold", tmp_path / "predictions"
+    gold.mkdir(), predictions.mkdir()
+    (gold / "x.gold").write_text("sing\tsang\tV\n", encoding="utf-8")
+    (predictions / "x.pred").write_text("s a n g\n", encoding="utf-8")
+    words = ["evaluate", "inflection", "--gold", str(gold), "--predictions", str(predictions), "--json"]
+    for _ in range(2):  # its own result, beside what it reads, is written again
+        assert cli.main([*words, str(gold / "x.json")]) == 0
+    capsys.readouterr()
+    for path in (gold / "x.gold", predictions / ".." / "predictions" / "x.pred"):
+        before = path.read_bytes()
+        assert cli.main([*words, str(path)]) == 2
+        assert f"{path} is an input, which would be overwritten" in capsys.readouterr().err
+        assert path.read_bytes() == before and not path.with_name(f".{path.name}.part").exists()

@@ -8,12 +8,13 @@ onmt_entmax force --model model.pt --src examples.src --tgt examples.tgt --outpu
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from onmt_entmax.errors import invalid_setting
 from onmt_entmax.files import check_output, write_lines
 from onmt_entmax.report.readers import certainty, least_certain, lines_beside, read_examples
-from onmt_entmax.report.text import percent_of_log
+from onmt_entmax.report.text import count, percent_of_log
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,10 +37,13 @@ def run(args: argparse.Namespace) -> int:
     for setting in ("certificates", "src", "tgt") if args.output else ():
         for side in ("src", "tgt"):
             check_output("output", f"{args.output}.{side}", setting, getattr(args, setting) or "")
-    chosen = least_certain(read_examples(args.certificates, ("certificate", "trace", "forced")))[: args.count]
-    texts = {"src": lines_beside(args.certificates, args.src)}
-    if args.tgt:
-        texts["tgt"] = lines_beside(args.certificates, args.tgt)
+    examples = read_examples(args.certificates, ("certificate", "trace", "forced"))
+    chosen = least_certain(examples)[: args.count]
+    files = {name: path for name, path in (("src", args.src), ("tgt", args.tgt)) if path}
+    texts = {name: lines_beside(args.certificates, path) for name, path in files.items()}
+    if without := len(texts["src"]) - len(examples):
+        said = f"{count(without, 'input line')} without an output (blank, or left out): not among these"
+        print(said, file=sys.stderr)
     if args.output:
         for name, lines in texts.items():
             write_lines(f"{args.output}.{name}", [lines[example["line"] - 1] for example in chosen])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import io
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from onmt_entmax.report.figures.heads import heads_figure, heads_of
 from onmt_entmax.report.figures.plots import draw_panel, group, panels
 from onmt_entmax.report.figures.trust import sentences, trust_figure, trusts_of
 from onmt_entmax.report.metrics import Metrics
-from onmt_entmax.report.readers import attention_of, certainty
+from onmt_entmax.report.readers import attention_of, certainty, read_objects
 from onmt_entmax.report.run_files import RunFiles
 from onmt_entmax.report.steps import forced_of
 from onmt_entmax.report.trees import ENDS, LEGEND_DROPPED, tree_of
@@ -73,7 +74,7 @@ def page(run: RunFiles, examples: int = 20) -> str:
         curve_signatures="\n".join(dict.fromkeys(own.signature for own in run.metrics)),
         scores=[_score(path.name, result) for path, result in run.results.items()],
         sparsity=[_sparsity(path.name, record) for path, record in run.sparsity.items()],
-        certificates=[_certificates(path.name, own) for path, own in run.certificates.items()],
+        certificates=[_certificates(path) for path in run.certificates],
         trust=_trust(run),
         examples=[_example(example) for example in run.examples(examples)],
         sources=[[path.name, sha256(path)[:16]] for path in run.used],
@@ -98,8 +99,8 @@ def _tiles(run: RunFiles) -> list[tuple[str, str]]:
             if values.get(key) is not None:
                 split = parse_signature(result["signatures"].get(key, "")).get("split", "unknown")
                 add(f"{values[key]:.2f}", f"{_NAMES[key]}, {split} set", path, run.results)
-    for path, examples in list(run.certificates.items())[:1]:
-        rates = _rates(examples)
+    for path in list(run.certificates)[:1]:
+        rates = certificate_rates(read_objects(path))
         for key, what in (("complete", "complete searches"), ("optimal", "certified best")):
             tiles.append((f"{rates[key]:.1f}%", f"{what}, of all inputs of {path.name}"))
     numbers: list[tuple[Path, Any, Any]] = [
@@ -219,20 +220,12 @@ def _sparsity(name: str, record: dict[str, Any]) -> tuple[str, list[list[str]], 
     return name, rows, record["signature"]
 
 
-def _rates(examples: list[dict[str, Any]]) -> dict[str, float]:
-    rates = certificate_rates([example["certificate"] for example in examples])
-    return {key: rates[key] for key in RATES}
-
-
-def _certificates(name: str, examples: list[dict[str, Any]]) -> tuple[str, int, list[list[str]], list[str]]:
-    rows = [[_NAMES[key], f"{value:.1f}"] for key, value in _rates(examples).items()]
-    reasons: dict[str, int] = {}
-    for example in examples:
-        reason = example["certificate"].get("reason")
-        if reason:
-            reasons[reason] = reasons.get(reason, 0) + 1
+def _certificates(path: Path) -> tuple[str, int, list[list[str]], list[str]]:
+    records = read_objects(path)  # all inputs, as `evaluate` counts them: those that were not searched, too
+    rates = certificate_rates(records)
+    reasons = Counter(record["reason"] for record in records if record["reason"])
     missing = [f"No certificate for {number:,}: {reason}." for reason, number in reasons.items()]
-    return name, len(examples), rows, missing
+    return path.name, len(records), [[_NAMES[key], f"{rates[key]:.1f}"] for key in RATES], missing
 
 
 def _example(example: dict[str, Any]) -> dict[str, Any]:

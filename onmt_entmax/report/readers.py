@@ -105,8 +105,9 @@ def read_examples(path: Path, kinds: Sequence[str] = EXAMPLES) -> list[dict[str,
     """Read what ``trace``, ``force``, ``-certificates`` or ``-attention`` wrote; ``kinds`` are those that are taken.
 
     Returns:
-        One example per input line that is not blank: ``line``, and what there is of ``source``, ``certificate``,
-        ``tree``, ``attention`` (``target``, ``weights``: of the best hypothesis) and ``steps``.
+        One example per input line that is neither blank nor left out by a transform: ``line``, and what there is of
+        ``source``, ``certificate``, ``tree``, ``attention`` (``target``, ``weights``: of the best hypothesis) and
+        ``steps``.
 
     Raises:
         UserError: another kind of file, or an object that breaks the format, with the line it is about.
@@ -114,16 +115,17 @@ def read_examples(path: Path, kinds: Sequence[str] = EXAMPLES) -> list[dict[str,
     examples = []
     for record in read_objects(path):
         what = kind(record)
-        # an attention file has no `reason` for a blank line
-        blank = what == "attention" and not record["source"] and not record["hypotheses"]
-        if "line" in record and (blank or record.get("reason") == BLANK_LINE):
+        # an attention file has no `reason` for an input line that was not searched
+        void = not record["source"] if what == "attention" else record.get("reason") is not None
+        unsearched = record.get("reason") == BLANK_LINE or (void and not record.get("hypotheses", True))
+        if "line" in record and unsearched:
             continue
         if what is None or what not in kinds:
             raise wrong_kind(path, what, kinds)
         where = f"{path}, input line {record['line']}"
         examples.append(_READ[what](where, record))
     if not examples:
-        raise UserError(f"{path}: only blank input lines in it: nothing to show.")
+        raise UserError(f"{path}: no input line in it was searched (blank, or left out): nothing to show.")
     return examples
 
 
@@ -157,8 +159,13 @@ def least_certain(examples: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def lines_beside(path: Path, text: Path) -> list[str]:
-    """The lines of the text (inputs or targets) that a file of examples is about; as many as it has objects."""
-    lines, inputs = read_lines(text), len(read_objects(path))
+    """The lines of the text (inputs or targets) that a file of examples is about: as many, and in one order."""
+    lines, numbers = read_lines(text), [record.get("line") for record in read_objects(path)]
+    inputs = len(numbers)
+    for number, given in enumerate(numbers, 1):
+        if number != given:
+            rule = "all lines are needed, in order."
+            raise UserError(f"{path}: its object number {number} is of input line {given}; {rule}")
     if len(lines) != inputs:
         raise UserError(
             f"{text} has {count(len(lines), 'line')}, and {path} speaks of {count(inputs, 'input line')}: "

@@ -8,6 +8,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+from onmt_entmax.search.result import void_record
 from onmt_entmax.tasks.trust import trust
 
 
@@ -285,7 +286,7 @@ def run_folder(folder: Path) -> Path:
     certificates += [
         certificate([("walked", 1.0)], line=4, complete=None, optimal=None, reason="length_penalty is set")
     ]
-    write_lines(folder / "test.jsonl", [*certificates, {"line": 5, "reason": "blank input line"}])
+    write_lines(folder / "test.jsonl", [*certificates, void_record(5)])
     rng = random.Random(1)
     words = [rng.choice(WORDS) for _ in range(200)]
     half = [

@@ -16,6 +16,7 @@ from onmt_entmax.cli import main
 from onmt_entmax.errors import UserError
 from onmt_entmax.report.page import page
 from onmt_entmax.report.run_files import rank, read_run
+from onmt_entmax.search.result import void_record
 from tests.report import samples
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -92,9 +93,10 @@ def test_page_says_where_results_of_search_are_shown(run_dir):
 
 
 def test_certificate_rates_count_void_ones_as_not_certified(run_dir):
-    # three complete certificates and a void one: 75%; one string alone in none of the three
+    # three complete certificates, a void one and a blank line: 60%; one string alone in none of the three
     text = re.sub("<[^>]+>", " ", page(read_run(run_dir)))
-    assert re.search(r"4 inputs\s+of all inputs\s+One string only \(%\)\s+0\.0\s+Complete \(%\)\s+75\.0", text)
+    assert re.search(r"5 inputs\s+of all inputs\s+One string only \(%\)\s+0\.0\s+Complete \(%\)\s+60\.0", text)
+    assert "No certificate for 1: blank input line." in text
 
 
 def test_least_certain_examples_come_first(run_dir):
@@ -166,7 +168,7 @@ def test_the_headline_is_the_test_sets_and_says_so(run_dir):
     dev = [samples.certificate([("a", 0.5), ("b", 0.4)], complete=False, optimal=False)]
     samples.write_lines(run_dir / "dev.jsonl", dev)  # before test.jsonl in the alphabet
     text = words(page(read_run(run_dir)))
-    assert "75.0% complete searches, of all inputs of test.jsonl" in text
+    assert "60.0% complete searches, of all inputs of test.jsonl" in text
     assert re.search(r"Certificates test\.jsonl .* dev\.jsonl 1 input ", text)  # all are listed, in this order
     assert rank(Path("model_best.jsonl")) < rank(Path("a.jsonl")) < rank(Path("valid.jsonl"))
     assert rank(Path("evaluation.json"), samples.inflection_result(1, "1/1", "1"))[0] == 0  # its signature: split:test
@@ -226,7 +228,7 @@ def test_uncertain_writes_the_least_certain_lines(tmp_path, capsys):
     source = tmp_path / "a.src"
     source.write_text("one\ntwo\n\nfour\n")
     certificates = [samples.certificate([("a", prob)], line=line) for line, prob in ((1, 0.9), (2, 0.2), (4, 0.5))]
-    certificates.insert(2, {"line": 3, "reason": "blank input line"})
+    certificates.insert(2, void_record(3))
     samples.write_lines(tmp_path / "c.jsonl", certificates)
     arguments = ["uncertain", "--certificates", str(tmp_path / "c.jsonl"), "--src", str(source), "--count", "2"]
     assert main(arguments) == 0
@@ -236,6 +238,21 @@ def test_uncertain_writes_the_least_certain_lines(tmp_path, capsys):
     source.write_text("one\ntwo\n\nfour\nfive\n")
     assert main(arguments) == 2
     assert "a.src has 5 lines, and" in capsys.readouterr().err
+
+
+def test_uncertain_takes_whole_files_only_and_leaves_out_what_was_not_searched(tmp_path, capsys):
+    path, source = tmp_path / "c.jsonl", tmp_path / "a.src"
+    source.write_text("one\ntwo\nthree\n")
+    own = [samples.certificate([("a", prob)], line=line) for line, prob in ((1, 0.9), (2, 0.5))]
+    samples.write_lines(path, [*own, void_record(3, "left out by transform filtertoolong")])
+    arguments = ["uncertain", "--certificates", str(path), "--src", str(source)]
+    assert main(arguments) == 0
+    shown = capsys.readouterr()
+    assert shown.out == "2\t50.0%\ttwo\n1\t90.0%\tone\n"
+    assert shown.err == "1 input line without an output (blank, or left out): not among these\n"
+    samples.write_lines(path, [*own, samples.certificate([("a", 0.1)], line=1)])  # two files, one behind the other
+    assert main(arguments) == 2
+    assert "its object number 3 is of input line 1; all lines are needed, in order" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")

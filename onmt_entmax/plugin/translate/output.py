@@ -19,7 +19,7 @@ from onmt_entmax.errors import invalid_setting
 from onmt_entmax.files import BLANK_LINE, cannot_write
 from onmt_entmax.plugin.corpora import check_parallel
 from onmt_entmax.plugin.translate.batching import in_groups
-from onmt_entmax.plugin.translate.written import Predictions, Records, Score, Total, pharaoh
+from onmt_entmax.plugin.translate.written import LateOutput, Predictions, Records, Score, Total, pharaoh
 from onmt_entmax.search.result import CertificateRates, attention_record, certificate_record, void_record
 from onmt_entmax.unknown import UnknownTokens
 
@@ -101,17 +101,21 @@ class Outputs:
         started = time.time()
         try:
             self._translate()
-            self.translator.out_file.flush()
-            self.attention.finish()
-            self.certificates.finish()
+            for file in self._files():
+                file.finish()
         except BaseException as error:
-            self.certificates.discard()
-            self.attention.discard()
+            for file in self._files():
+                file.discard()
             if isinstance(error, OSError) and error.filename:
                 raise cannot_write(error.filename, error) from error
             raise
         self._log_summary(time.time() - started)
         return self.scores, self.predictions
+
+    def _files(self) -> list:
+        """Those that are put in their places together; an output that the caller opened is the caller's."""
+        output = self.translator.out_file
+        return [*([output] if isinstance(output, LateOutput) else []), self.attention, self.certificates]
 
     def _translate(self) -> None:
         waiting: list[_Line] = []  # of one bucket

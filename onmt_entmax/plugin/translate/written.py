@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from typing import Optional
+from collections.abc import Iterator
+from typing import BinaryIO, Optional
 
 from onmt.utils.logging import logger as onmt_logger
 from torch import Tensor
@@ -36,7 +38,10 @@ class Predictions(list):
 
 
 class LateOutput:
-    """Opens the output file at the first write: a model that cannot be loaded leaves earlier predictions alone.
+    """The output file: a :class:`~onmt_entmax.files.WholeFile`, begun at the first write.
+
+    A model that cannot be loaded, or a run that is killed, leaves earlier predictions alone. Where a program lets one
+    translator run several times, later runs append to the file.
 
     Raises:
         UserError: the disk's error, in one line.
@@ -44,29 +49,43 @@ class LateOutput:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.file = None
+        self.file: WholeFile | BinaryIO | None = None
+        self.finished = False  # an earlier run
 
     def write(self, text: str) -> int:
         """Append text."""
-        try:
+        with self._one_line():
             if self.file is None:
-                self.file = open(self.path, "w", encoding="utf-8", newline="\n")  # noqa: SIM115
-            return self.file.write(text)
-        except OSError as error:
-            raise cannot_write(self.path, error) from error
+                self.file = open(self.path, "ab") if self.finished else WholeFile(self.path)  # noqa: SIM115
+            return self.file.write(text.encode("utf-8"))
 
     def flush(self) -> None:
-        """Flush, and make the file exist even where nothing was written."""
+        """Stock asks for it after each batch; the file appears at the end."""
+
+    def finish(self) -> None:
+        """Put the file in its place, even where nothing was written."""
         self.write("")
-        try:
-            self.file.flush()
-        except OSError as error:
-            raise cannot_write(self.path, error) from error
+        with self._one_line():
+            (self.file.close if self.finished else self.file.finish)()
+        self.file, self.finished = None, True
+
+    def discard(self) -> None:
+        """Remove what a first run wrote, after a failure."""
+        if self.file is not None:
+            (self.file.close if self.finished else self.file.discard)()
+            self.file = None
 
     def close(self) -> None:
-        """Close; nothing happens a second time."""
+        """Finish what stock's own code wrote; nothing happens a second time."""
         if self.file is not None:
-            self.file.close()
+            self.finish()
+
+    @contextlib.contextmanager
+    def _one_line(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
 
 
 def build_translator(stock):

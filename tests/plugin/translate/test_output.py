@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onmt_entmax.errors import UserError
+from onmt_entmax.files import read_records
 from onmt_entmax.plugin.translate import output, translator
 from onmt_entmax.plugin.translate.output import _Line
 from onmt_entmax.search.result import SearchResult
@@ -44,6 +45,25 @@ def test_lines_that_a_transform_leaves_out_are_blank_and_say_so(corpus, entmax_m
     assert f"2 input lines (2, 5) have a blank output: {left_out}." in log.text
     corpus.translate(entmax_model, ["a b"] * 7, "-transforms", "filtertoolong", "-src_seq_length", "1")
     assert f"7 input lines (1, 2, 3, 4, 5, ...) have a blank output: {left_out}." in log.text
+
+
+def test_a_run_that_fails_leaves_earlier_files_as_they_were(corpus, entmax_model, monkeypatch):
+    _, records = certificates(corpus, entmax_model, ["a b c", "d e"])
+    stock = output.Outputs._write
+
+    def write(self, line):
+        stock(self, line)
+        if line.number == 1:
+            raise RuntimeError("killed")
+
+    monkeypatch.setattr(output.Outputs, "_write", write)
+    path = corpus.folder / "out"
+    path.write_text("earlier\n", encoding="utf-8")
+    with pytest.raises(RuntimeError, match="killed"):
+        certificates(corpus, entmax_model, ["e d", "c b", "a"], "-output", str(path))
+    assert path.read_text(encoding="utf-8") == "earlier\n"
+    assert read_records(corpus.folder / "certificates.jsonl") == records
+    assert not list(corpus.folder.glob(".*.part"))
 
 
 def test_left_out_lines_with_targets(corpus, entmax_model):

@@ -37,9 +37,31 @@ def test_alignments_as_text():
 
 
 def test_an_output_that_cannot_be_written_is_one_line(tmp_path):
-    late = LateOutput(str(tmp_path / "none" / "o"))
-    with pytest.raises(UserError, match="Cannot write .*none/o: No such file or directory"):
-        late.flush()
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    late = LateOutput(str(tmp_path / "file" / "o"))
+    with pytest.raises(UserError, match="Cannot write .*file/o: "):
+        late.write("a\n")
+
+
+def test_an_output_is_whole_or_what_it_was(tmp_path):
+    path = tmp_path / "new" / "o"
+    first = LateOutput(str(path))
+    first.write("a\n")
+    first.flush()
+    assert not path.exists()
+    first.finish()
+    first.close()
+    assert path.read_bytes() == b"a\n"
+    second = LateOutput(str(path))
+    second.write("x\n")
+    second.discard()
+    assert path.read_bytes() == b"a\n" and list(path.parent.iterdir()) == [path]
+    first.write("b\n")  # a later run of the first translator
+    first.close()
+    assert path.read_bytes() == b"a\nb\n"
+    empty = LateOutput(str(path))
+    empty.finish()  # no input lines
+    assert path.read_bytes() == b""
 
 
 def test_a_score_of_one_segment_keeps_its_certificate():
