@@ -137,23 +137,29 @@ get() {
     --continue-at - --output "$2" "$1"
 }
 
-# Unpack an archive into $OUTPUT/FOLDER and check that it has the files needed; nothing is left of one that lacks some.
+# Unpack an archive into $OUTPUT/FOLDER, unless it was, and check that it has the files needed; nothing is left of one
+# that lacks some. FOLDER/.archive-md5 says which archive a folder is of.
 unpack() { # name, folder, files needed...
-  local name=$1 folder=$OUTPUT/$2 fresh file missing=''
+  local name=$1 folder=$OUTPUT/$2 fresh file missing='' md5 stamp=''
   shift 2
   for file in "$@"; do [ -f "$folder/$file" ] || missing=$file; done
-  if [ -n "$missing" ]; then
-    fresh=$folder.unpacking
-    rm -rf "$fresh" && mkdir -p "$fresh"
-    case "$name" in
-      *.zip) python3 -m zipfile -e "$OUTPUT/archives/$name" "$fresh" ;;
-      *) tar -xzf "$OUTPUT/archives/$name" -C "$fresh" ;;
-    esac || { rm -rf "$fresh"; die "$name could not be unpacked."; }
-    for file in "$@"; do
-      [ -f "$fresh/$file" ] || { rm -rf "$fresh"; die "the archive $name lacks the file $file."; }
-    done
-    rm -rf "$folder"
-    mv "$fresh" "$folder"
+  md5=$(md5_of "$OUTPUT/archives/$name")
+  [ ! -f "$folder/.archive-md5" ] || stamp=$(cat "$folder/.archive-md5")
+  if [ -z "$missing" ] && [ "${stamp:-$md5}" = "$md5" ]; then
+    echo "$name: unpacked in $folder already${stamp:+, from this archive}"
+    return
   fi
+  fresh=$folder.unpacking
+  rm -rf "$fresh" && mkdir -p "$fresh"
+  case "$name" in
+    *.zip) python3 -m zipfile -e "$OUTPUT/archives/$name" "$fresh" ;;
+    *) tar -xzf "$OUTPUT/archives/$name" -C "$fresh" ;;
+  esac || { rm -rf "$fresh"; die "$name could not be unpacked."; }
+  for file in "$@"; do
+    [ -f "$fresh/$file" ] || { rm -rf "$fresh"; die "the archive $name lacks the file $file."; }
+  done
+  printf '%s\n' "$md5" >"$fresh/.archive-md5"
+  rm -rf "$folder"
+  mv "$fresh" "$folder"
   echo "$name: unpacked into $folder"
 }

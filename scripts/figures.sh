@@ -3,12 +3,13 @@
 #
 #   bash scripts/figures.sh runs/quickstart
 #
-# RUN/data holds the prepared text; every other folder in RUN that holds a model.pt is a model, or in the output of a grid
-# (scripts/reproduce_*.sh) every folder runs/PAIR/seedN with a model_best.pt: its metrics file, and test.jsonl,
-# evaluation.json, sparsity.json where they are there. Pictures go to RUN/figures, pages to the models' report.html.
+# RUN/data (or the folder that RUN/grid.json names) holds the prepared text; every other folder in RUN that holds a
+# model.pt is a model, or in the output of a grid (scripts/reproduce_*.sh) every folder runs/PAIR/seedN with a
+# model_best.pt: its metrics file, and test.jsonl, evaluation.json, sparsity.json where they are there. Pictures go to
+# RUN/figures, pages to the models' report.html.
 #
-# Settings (environment): FORMAT (default: png; svg, pdf), EXAMPLE (an input line; default: the past participle of
-# "draw", in a grid the first line of the dev set), GOLD (its target), PART (lines of the dev set for the support
+# Settings (environment): FORMAT (default: png; svg, pdf), EXAMPLE and GOLD (an input line and its target; default: the
+# past participle of "draw", in a grid the first line of the dev set), PART (lines of the dev set for the support
 # histogram, default: 200).
 set -euo pipefail
 
@@ -36,8 +37,16 @@ done
   echo "figures.sh: $RUN holds neither a folder with a model.pt nor runs/PAIR/seedN; run scripts/quickstart.sh first." >&2
   exit 2
 }
-if [ -z "${EXAMPLE:-}" ] && [ -d "$RUN/runs" ] && [ -f "$RUN/data/dev.tgt" ]; then
-  EXAMPLE=$(sed -n 1p "$RUN/data/dev.src") GOLD=$(sed -n 1p "$RUN/data/dev.tgt")
+[ -n "${EXAMPLE:-}" ] && [ -z "${GOLD:-}" ] && { echo "figures.sh: EXAMPLE needs GOLD, its target." >&2; exit 2; }
+[ -n "${GOLD:-}" ] && [ -z "${EXAMPLE:-}" ] && { echo "figures.sh: GOLD needs EXAMPLE, its input." >&2; exit 2; }
+DATA="$RUN/data"
+if [ ! -d "$DATA" ] && [ -f "$RUN/grid.json" ]; then # made with --prepared
+  DATA=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1], encoding="utf-8"))["data"])' "$RUN/grid.json")
+fi
+[ -f "$DATA/dev.tgt" ] || echo "figures.sh: $DATA holds no prepared text: left out what is made from it" >&2
+if [ -z "${EXAMPLE:-}" ] && [ -d "$RUN/runs" ]; then
+  [ -f "$DATA/dev.tgt" ] || { echo "figures.sh: no input to show: give EXAMPLE and GOLD." >&2; exit 2; }
+  EXAMPLE=$(sed -n 1p "$DATA/dev.src") GOLD=$(sed -n 1p "$DATA/dev.tgt")
 fi
 EXAMPLE=${EXAMPLE:-<lang:english> <tag:V> <tag:V.PTCP> <tag:PST> d r a w}
 GOLD=${GOLD:-d r a w n}
@@ -64,8 +73,8 @@ draw_model() { # name of a model's folder
   short=${short//\//_}
   for model in "$folder"/model.pt "$folder"/model_average.pt "$folder"/model_best.pt; do [ -e "$model" ] && break; done
   : >"$folder/examples.src" && : >"$folder/examples.tgt"
-  if [ -s "$folder/test.jsonl" ] && [ -f "$RUN/data/test.tgt" ]; then
-    onmt_entmax uncertain --certificates "$folder/test.jsonl" --src "$RUN/data/test.src" --tgt "$RUN/data/test.tgt" \
+  if [ -s "$folder/test.jsonl" ] && [ -f "$DATA/test.tgt" ]; then
+    onmt_entmax uncertain --certificates "$folder/test.jsonl" --src "$DATA/test.src" --tgt "$DATA/test.tgt" \
       --count 20 --output "$folder/examples"
     number=$(wc -l <"$folder/examples.src")
   fi
@@ -76,9 +85,9 @@ draw_model() { # name of a model's folder
   sed -n "${draw}p" "$folder/examples.trace.jsonl" >"$folder/draw.jsonl"
   # The model is loaded once for the examples and for the part of the dev set whose supports are counted.
   cp "$folder/examples.src" "$folder/forced.src" && cp "$folder/examples.tgt" "$folder/forced.tgt"
-  if [ -f "$RUN/data/dev.tgt" ]; then
-    head -n "$PART" "$RUN/data/dev.src" >>"$folder/forced.src"
-    head -n "$PART" "$RUN/data/dev.tgt" >>"$folder/forced.tgt"
+  if [ -f "$DATA/dev.tgt" ]; then
+    head -n "$PART" "$DATA/dev.src" >>"$folder/forced.src"
+    head -n "$PART" "$DATA/dev.tgt" >>"$folder/forced.tgt"
   fi
   onmt_entmax force --model "$model" --src "$folder/forced.src" --tgt "$folder/forced.tgt" --output "$folder/forced.all"
   sed -n "1,${draw}p" "$folder/forced.all" >"$folder/examples.forced.jsonl"

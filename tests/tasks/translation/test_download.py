@@ -98,6 +98,22 @@ def test_the_official_checksum_is_what_counts_without_others(server, tmp_path):
     assert [path.name for path in (tmp_path / "data/archives").iterdir()] == ["de-en.tgz.bad"]
 
 
+def test_another_archive_takes_the_place_of_what_was_unpacked(server, tmp_path):
+    archive = write_kftt(server.folder)["kftt-data-1.0.tar.gz"]
+    output = tmp_path / "kftt"
+    first = download("kftt", "--mirror", server.url, "--output", output)
+    assert f"kftt-data-1.0.tar.gz: unpacked into {output}/kftt\n" in first.stdout
+    again = download("kftt", "--mirror", server.url, "--output", output)
+    assert f"kftt-data-1.0.tar.gz: unpacked in {output}/kftt already, from this archive\n" in again.stdout
+    unpacked = output / "kftt/kftt-data-1.0/data/tok/kyoto-dev.en"
+    right = unpacked.read_bytes()
+    unpacked.write_bytes(b"of a wrong archive\n")
+    (output / "kftt/.archive-md5").write_text(hashlib.md5(b"wrong").hexdigest(), encoding="utf-8")
+    other = download("kftt", "--mirror", server.url, "--output", output)
+    assert f"unpacked into {output}/kftt\n" in other.stdout and unpacked.read_bytes() == right
+    assert (output / "kftt/.archive-md5").read_text().strip() == hashlib.md5(archive.read_bytes()).hexdigest()
+
+
 def test_a_partial_download_is_resumed(server, tmp_path):
     archive = write_kftt(server.folder)["kftt-data-1.0.tar.gz"]
     part = tmp_path / "kftt/archives/kftt-data-1.0.tar.gz.part"
