@@ -44,6 +44,8 @@ def run(args: argparse.Namespace) -> int:
         from onmt_entmax.tasks.results import training_fields
         from onmt_entmax.tasks.translation.evaluate import evaluate, table
 
+        for setting in ("predictions", "compare", "certificates"):
+            shared.check_distinct(getattr(args, setting) or [], setting)
         result = evaluate(
             args.data,
             args.predictions,

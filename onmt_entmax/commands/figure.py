@@ -41,6 +41,20 @@ FIGURES = {
 }
 # those of one input, which a terminal can show too
 IN_TERMINAL = ("beam", "forced")
+DRAWN = ("beam", "forced", "attention")
+# option -> (the figures that it is for, its default)
+OPTIONS = {
+    "line": (DRAWN, None),
+    "labels": (tuple(name for name in FIGURES if name not in ("mappings", *IN_TERMINAL, "alpha-grid")), None),
+    "width": (tuple(FIGURES), None),
+    "font": (DRAWN, None),
+    "alphas": (("mappings",), None),
+    "fixed": (("alpha-grid",), 1.5),
+    "max_leaves": (("beam",), 16),
+    "max_choices": (("forced",), 6),
+    "max_steps": (("forced",), 120),
+    "max_tokens": (("attention",), 50),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,14 +70,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--width", type=float, metavar="INCHES", help="at most this wide (default: a page's text, or a column)")
     add("--font", type=Path, metavar="FILE", help="a font file to use before all others")
     add("--alphas", nargs="+", type=float, metavar="ALPHA", help="mappings: which (default: 1 1.25 1.5 2 4)")
-    add("--fixed", type=float, default=1.5, metavar="ALPHA", help="alpha-grid: the other alpha (default: %(default)s)")
-    for name, default, shown in (
-        ("leaves", 16, "beam: strings shown"),
-        ("choices", 6, "forced: choices per step"),
-        ("steps", 120, "forced: steps shown"),
-        ("tokens", 50, "attention: tokens per side"),
+    add("--fixed", type=float, metavar="ALPHA", help=f"alpha-grid: the other alpha (default: {OPTIONS['fixed'][1]})")
+    for name, shown in (
+        ("max_leaves", "beam: strings shown"),
+        ("max_choices", "forced: choices per step"),
+        ("max_steps", "forced: steps shown"),
+        ("max_tokens", "attention: tokens per side"),
     ):
-        add(f"--max-{name}", f"--max_{name}", type=int, default=default, metavar="N", help=f"{shown} (%(default)s)")
+        add(f"--{name}", type=int, metavar="N", help=f"{shown} (default: {OPTIONS[name][1]})")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -95,6 +109,17 @@ def _text(args: argparse.Namespace, width: int) -> str:
 
 
 def _check(args: argparse.Namespace) -> None:
+    """Refuse what does not fit the figure, and fill in the defaults of what does."""
+    for name, (figures, default) in OPTIONS.items():
+        value, setting = getattr(args, name), name.replace("_", "-")
+        shown = " ".join(map(str, value)) if isinstance(value, list) else value
+        if value is None:
+            setattr(args, name, default)
+        elif args.name not in figures:
+            rule = f"`figure {args.name}` does not use it: it is for {', '.join(figures)}."
+            raise invalid_setting(setting, shown, rule)
+        elif name in ("width", "font") and args.name in IN_TERMINAL and args.output is None:
+            raise invalid_setting(setting, shown, "It goes with --output: the terminal has its own.")
     source = FIGURES[args.name][1]
     if source and not args.input:
         raise UserError(f"`figure {args.name}` needs --input: {source}.")

@@ -78,8 +78,8 @@ def _translation_arguments(parser: argparse.ArgumentParser) -> None:
     add("--lowercase", action="store_true", help="lower-case all tokens; scores are then caseless")
     add("--tokenizer", metavar="NAME", help="moses, none; not for Japanese (default: moses; for sentencepiece none)")
     add("--japanese", metavar="NAME", help="kftt (its own tokens), mecab, none (default: kftt or mecab; as above)")
-    add("--mecab-dictionary", default="ipadic", metavar="NAME", help=", ".join(DICTIONARIES))
-    add("--romanian", default="plain", metavar="FORM", help="plain: no diacritics; comma: cedilla to comma; keep")
+    add("--mecab-dictionary", metavar="NAME", help=f"{', '.join(DICTIONARIES)} (default: ipadic)")
+    add("--romanian", metavar="FORM", help="plain: no diacritics (default); comma: cedilla to comma; keep")
     longest = "drop training pairs with a side above N tokens; 0: none"
     add("--max-length", type=int, default=0, metavar="N", help=longest)
     add("--subwords", default="bpe", metavar="KIND", help=", ".join(SUBWORDS))

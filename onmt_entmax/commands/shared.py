@@ -85,7 +85,7 @@ def check_counts(sources: Sequence, targets: Sequence, name: str = "tgt") -> Non
         raise UserError(f"`--src` has {len(sources)} lines, but `--{name}` has {len(targets)}.")
 
 
-def check_distinct(paths: Sequence[Path]) -> None:
+def check_distinct(paths: Sequence[Path], setting: str = "input") -> None:
     """Refuse to count a file twice.
 
     Raises:
@@ -94,7 +94,7 @@ def check_distinct(paths: Sequence[Path]) -> None:
     seen: set[Path] = set()
     for path in paths:
         if path.resolve() in seen:
-            raise invalid_setting("input", path, "It is given twice.")
+            raise invalid_setting(setting, path, "It is given twice.")
         seen.add(path.resolve())
 
 

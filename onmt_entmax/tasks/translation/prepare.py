@@ -27,7 +27,10 @@ SPLITS = ("train", "dev", "test")
 
 @dataclass
 class Settings:
-    """The options of the command; ``None`` is the corpus's default. The help of the command explains each."""
+    """The options of the command; the help of the command explains each.
+
+    ``None`` is the corpus's default, and after :meth:`complete` what is not used.
+    """
 
     corpus: str
     direction: str
@@ -39,8 +42,8 @@ class Settings:
     lowercase: bool = False
     tokenizer: str | None = None
     japanese: str | None = None
-    mecab_dictionary: str = "ipadic"
-    romanian: str = "plain"
+    mecab_dictionary: str | None = None
+    romanian: str | None = None
     max_length: int = 0
     subwords: str = "bpe"
     codes: str | None = None
@@ -50,34 +53,58 @@ class Settings:
     any_size: bool = False
 
     def complete(self) -> None:
-        """Fill in the defaults and check every value; a wrong one is a :class:`UserError` with the valid choices."""
-        japanese = "ja" in split_direction(self.corpus, self.direction)
+        """Fill in the defaults and check every value; a wrong one is a :class:`UserError` with the valid choices.
+
+        An option that this corpus, this direction or another option leaves without effect is an error, too.
+        """
+        languages = split_direction(self.corpus, self.direction)
+        japanese = "ja" in languages
         wmt16 = self.corpus == "wmt16"
         raw = self.subwords == "sentencepiece"
-        self.tokenizer = self.tokenizer or ("none" if raw else "moses")
         if self.japanese is None and japanese:
             self.japanese = "none" if raw else "kftt" if self.corpus == "kftt" else "mecab"
-        self.codes = self.codes or ("separate" if wmt16 else "joint")
-        self.merges = (25_000 if wmt16 else 32_000) if self.merges is None else self.merges
         self.pretokenised = tuple(self.pretokenised)
         for option, value, valid in (
             ("--tokenizer", self.tokenizer, ("moses", "none")),
-            ("--japanese", self.japanese or "none", JAPANESE),
+            ("--japanese", self.japanese, JAPANESE),
             ("--mecab-dictionary", self.mecab_dictionary, DICTIONARIES),
             ("--romanian", self.romanian, ROMANIAN),
             ("--subwords", self.subwords, SUBWORDS),
             ("--codes", self.codes, ("joint", "separate")),
             *(("--pretokenised", split, SPLITS) for split in self.pretokenised),
         ):
-            if value not in valid:
+            if value is not None and value not in valid:
                 raise invalid_setting(option, value, choices(valid))
+        # option -> (whether it is used, its default, why it is not used)
+        given = self.japanese == "kftt" or set(self.pretokenised) == set(SPLITS)
+        cut = self.subwords != "none"
+        size = 25_000 if wmt16 else 32_000
+        for option, (used, default, rule) in {
+            "tokenizer": (not given, "none" if raw else "moses", "All of the text comes as tokens already."),
+            "mecab_dictionary": (self.japanese == "mecab" and not given, "ipadic", "It is for --japanese mecab."),
+            "romanian": ("ro" in languages, "plain", f"Neither language of {self.direction} is Romanian."),
+            "codes": (cut, "separate" if wmt16 else "joint", "It is for --subwords bpe or sentencepiece."),
+            "merges": (cut, size, "It is for --subwords bpe or sentencepiece."),
+        }.items():
+            if getattr(self, option) is None:
+                setattr(self, option, default if used else None)
+            elif not used:
+                raise invalid_setting("--" + option.replace("_", "-"), getattr(self, option), rule)
+        for option in ("train", "dev", "test"):
+            names = getattr(self, option) or []
+            for name in names:
+                if names.count(name) > 1:
+                    raise invalid_setting(f"--{option}", name, "It is given twice.")
         for option in ("merges", "min_frequency", "max_length", "vocabulary_threshold"):
             least = 1 if option in ("merges", "min_frequency") else 0
-            if getattr(self, option) < least:
+            if getattr(self, option) is not None and getattr(self, option) < least:
                 name = "--" + option.replace("_", "-")
                 raise invalid_setting(name, getattr(self, option), f"It must be at least {least}.")
         if self.corpus != "plain" and self.pretokenised:
             raise invalid_setting("--pretokenised", " ".join(self.pretokenised), "It is for --corpus plain.")
+        if self.corpus != "plain" and self.unescape:
+            rule = "It is for --corpus plain; others are unescaped where they need it."
+            raise invalid_setting("--unescape", "true", rule)
         if self.japanese == "kftt" and self.corpus != "kftt":
             raise invalid_setting("--japanese", "kftt", "Only --corpus kftt has its own tokens; take mecab or none.")
         if self.japanese and not japanese:

@@ -137,6 +137,14 @@ def test_unequal_numbers_of_lines(data, tmp_path, capsys):
         evaluate(data, [two], n_best=2)
 
 
+@pytest.mark.parametrize("setting", ["predictions", "compare", "certificates"])
+def test_a_run_given_twice_does_not_count_twice(data, tmp_path, capsys, setting):
+    one = write(tmp_path / "one", ["a", "b", "c"])
+    words = ["evaluate", "translation", "--data", str(data), "--predictions", str(one), f"--{setting}", str(one)]
+    assert main([*words, f"{tmp_path}/./one"]) == 2
+    assert f"Invalid setting for `{setting}`: {tmp_path}/one. It is given twice." in capsys.readouterr().err
+
+
 def test_only_the_best_of_n_counts(data, tmp_path):
     lines = [line for best in read_lines(data / "test.tgt") for line in (best, "something else")]
     predictions = write(tmp_path / "p", lines)

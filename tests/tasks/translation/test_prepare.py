@@ -31,7 +31,8 @@ def write_plain(folder: Path, source: str = "de", target: str = "en", **texts: l
 
 
 def plain(direction: str = "de-en", **settings) -> Settings:
-    return Settings("plain", direction, train=["train"], dev=["dev"], test=["test"], **{"merges": 20, **settings})
+    merges = {} if settings.get("subwords") == "none" else {"merges": 20}
+    return Settings("plain", direction, train=["train"], dev=["dev"], test=["test"], **{**merges, **settings})
 
 
 def test_the_folder_that_is_written(tmp_path):
@@ -272,15 +273,17 @@ def test_wmt16_removes_diacritics_on_either_side(tmp_path):
     assert "ă" in (tmp_path / "keep/train.src").read_text(encoding="utf-8")
 
 
-def test_defaults_of_the_paper():
-    for corpus, direction, codes, merges in (
-        ("iwslt17", "de-en", "joint", 32_000),
-        ("kftt", "ja-en", "joint", 32_000),
-        ("wmt16", "ro-en", "separate", 25_000),
+def test_defaults_of_the_paper_and_nothing_for_what_is_not_used():
+    names = ("tokenizer", "codes", "merges", "romanian", "japanese", "mecab_dictionary")
+    for settings, expected in (
+        (Settings("iwslt17", "de-en"), ("moses", "joint", 32_000, None, None, None)),
+        (Settings("kftt", "ja-en"), (None, "joint", 32_000, None, "kftt", None)),  # its tokens are given
+        (Settings("wmt16", "ro-en"), ("moses", "separate", 25_000, "plain", None, None)),
+        (Settings("plain", "ja-en", japanese="mecab"), ("moses", "joint", 32_000, None, "mecab", "ipadic")),
+        (Settings("plain", "de-en", subwords="none"), ("moses", None, None, None, None, None)),
     ):
-        settings = Settings(corpus, direction)
         settings.complete()
-        assert (settings.codes, settings.merges, settings.tokenizer) == (codes, merges, "moses")
+        assert tuple(getattr(settings, name) for name in names) == expected
 
 
 @pytest.mark.parametrize(
@@ -298,6 +301,17 @@ def test_defaults_of_the_paper():
         ({"japanese": "mecab"}, "`--japanese`: mecab. Neither language of de-en is Japanese"),
         ({"vocabulary_threshold": 5, "subwords": "none"}, "`--vocabulary-threshold`: 5. It is for --subwords bpe"),
         ({"corpus": "multi30k", "pretokenised": ("dev",)}, "`--pretokenised`: dev. It is for --corpus plain"),
+        ({"corpus": "multi30k", "unescape": True}, "`--unescape`: true. It is for --corpus plain"),
+        (
+            {"corpus": "kftt", "direction": "ja-en", "tokenizer": "none"},
+            "`--tokenizer`: none. All of the text",
+        ),
+        ({"pretokenised": ("train", "dev", "test"), "tokenizer": "moses"}, "`--tokenizer`: moses. All of the text"),
+        ({"mecab_dictionary": "ipadic"}, "`--mecab-dictionary`: ipadic. It is for --japanese mecab"),
+        ({"romanian": "keep"}, "`--romanian`: keep. Neither language of de-en is Romanian"),
+        ({"subwords": "none", "codes": "separate"}, "`--codes`: separate. It is for --subwords bpe or sentencepiece"),
+        ({"subwords": "none", "merges": 500}, "`--merges`: 500. It is for --subwords bpe or sentencepiece"),
+        ({"dev": ["a", "b", "a"]}, "`--dev`: a. It is given twice"),
     ],
 )
 def test_wrong_settings(change, message):
