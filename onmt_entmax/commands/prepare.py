@@ -37,6 +37,8 @@ def _inflection(args: argparse.Namespace) -> None:
 
     manifest = prepare(args.data, args.output, args.setting, args.languages, args.name, args.seed)
     rows, sizes = manifest["rows"], manifest["vocabularies"]
+    if without := [language for language, counts in manifest["languages"].items() if "test" not in counts]:
+        print(f"without a test set (no LANG-test, or an empty one): {', '.join(without)}")
     print(
         f"{args.output}: {len(manifest['languages'])} languages, {rows['train']} training rows, {rows['dev']} dev, "
         f"{rows['test']} test; vocabularies {sizes['src']} and {sizes['tgt']}"

@@ -25,7 +25,7 @@ import estimate
 import jobs
 
 from onmt_entmax.errors import UserError, choices, invalid_setting
-from onmt_entmax.files import iterate_lines, parse_yaml, read_json, read_text, write_json
+from onmt_entmax.files import iterate_lines, parse_yaml, read_json, read_text, sha256, write_json
 from onmt_entmax.tasks.inflection.format import SETTINGS, find_corpora
 from onmt_entmax.tasks.prepared import MANIFEST
 from onmt_entmax.tasks.translation.readers import split_direction
@@ -66,7 +66,7 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     add("--corpus", metavar="NAME", help="translation: as for `onmt_entmax prepare` (default: the direction's)")
     add("--data", nargs="+", type=Path, metavar="FOLDER", help="the corpus (default: where scripts/download_* put it)")
     add("--prepared", type=Path, metavar="FOLDER", help="output of `onmt_entmax prepare`, in place of --data")
-    add("--task-name", default="conll2018.1", help="inflection: for signatures (default: %(default)s)")
+    add("--task-name", metavar="NAME", help="inflection: for signatures (default: conll2018.1)")
     add("--max-length", metavar="N", help="of decoded outputs (default: OpenNMT-py's)")
     add("--raw-tokenizer", metavar="NAME", help="translation: as for `onmt_entmax evaluate` (default: the language's)")
     add("--output", type=Path, metavar="FOLDER", help="(default: runs/TASK-NAME)")
@@ -136,8 +136,9 @@ def settings(args: argparse.Namespace) -> tuple[dict, Path]:
     if grid["ensembles"]:
         grid["targets"].append("ensembles.md")
     if args.task == "alpha-grid":
-        if args.average:
-            raise invalid_setting("average", args.average, "alpha-grid decodes nothing.")
+        for option in ("average", "max_length"):
+            if value := getattr(args, option):
+                raise invalid_setting(option.replace("_", "-"), value, "alpha-grid decodes nothing.")
         grid["targets"] = ["alpha-grid.svg"]
     if args.max_length:
         grid["decode"] += ["-max_length", str(_number("max-length", args.max_length, 1))]
@@ -177,9 +178,9 @@ def check_prepared(args: argparse.Namespace, key: str) -> None:
         raise UserError(f"{path} is no manifest of `onmt_entmax prepare`; make it again.") from None
     if found != args.name:
         raise invalid_setting("prepared", args.prepared, f"Its {key} is {found}, not {args.name}.")
-    for option in ("data", "languages", "corpus"):
+    for option in ("data", "languages", "corpus", "task_name"):
         if getattr(args, option):
-            raise UserError(f"--prepared and --{option}: give one of the two.")
+            raise UserError(f"--prepared and --{option.replace('_', '-')}: give one of the two.")
 
 
 def raw_tokenizer(args: argparse.Namespace) -> str | None:
@@ -249,12 +250,15 @@ def prepare_words(args: argparse.Namespace) -> list[str]:
         found = find_corpora(folders, args.name, args.languages)
         languages = list(found)
         for language, corpus in found.items():
-            if corpus.test is None:
+            if corpus.test is None or not corpus.test.stat().st_size:
                 raise UserError(f"{language} has no test set ({language}-test), which a grid scores its models on.")
-        words = ["inflection", "--setting", args.name, "--name", args.task_name, "--languages", *languages]
+        task = args.task_name or "conll2018.1"
+        words = ["inflection", "--setting", args.name, "--name", task, "--languages", *languages]
         return [*words, "--data", *(str(folder.resolve()) for folder in folders)]
-    if args.languages:
-        raise invalid_setting("languages", " ".join(args.languages), "It is for inflection.")
+    for option in ("languages", "task_name"):
+        if value := getattr(args, option):
+            shown = value if isinstance(value, str) else " ".join(value)
+            raise invalid_setting(option.replace("_", "-"), shown, "It is for inflection.")
     corpus = args.corpus or CORPUS[args.name]
     split_direction(corpus, args.name)
     if corpus == "plain":
@@ -301,12 +305,24 @@ def check_output(grid: dict, output: Path) -> None:
     if changed:
         what = names.get(changed[0], changed[0])
         raise UserError(f"{output} was made with another {what}. Give another --output, or delete it.")
+    if grid["prepare"] and (Path(grid["data"]) / MANIFEST).is_file():
+        check_corpus(grid["prepare"], Path(grid["data"]) / MANIFEST, output)
     if old.get("length") != grid["length"] and (Path(grid["data"]) / "manifest.json").is_file():
         lines = jobs.training_lines(Path(grid["data"]))
         before, now = (jobs.lengths(one, lines)["train_steps"] for one in (old, grid))
         if (now or math.inf) < (before or math.inf):
             rule = f"{output} was made with {before or 'no limit'}; a training can only become longer."
             raise invalid_setting("steps", now, f"{rule} Give another --output.")
+
+
+def check_corpus(words: list[str], manifest: Path, output: Path) -> None:
+    """Refuse a corpus that is not the one that the text of a grid was prepared from."""
+    folders = [Path(word) for word in words[words.index("--data") + 1 :]]
+    for name, digest in read_json(manifest).get("inputs", {}).items():
+        found = [folder / name for folder in folders if (folder / name).is_file()]
+        if digest not in map(sha256, found):
+            what = f"another {name} than there is now in {' '.join(map(str, folders))}"
+            raise UserError(f"{output} was prepared from {what}. Give another --output, or delete it.")
 
 
 def snakemake(args: argparse.Namespace, output: Path, parallel: int, gpus: int, extra: list[str]) -> list[str]:

@@ -41,10 +41,12 @@ from onmt_entmax.files import (
 from onmt_entmax.progress import duration
 from onmt_entmax.report.metrics import read_rows
 from onmt_entmax.signatures import parse_signature
+from onmt_entmax.tasks.prepared import MANIFEST
 
 GRID = "grid.json"
 ENSEMBLES = Path("ensembles")
 AVERAGE = "model_average.pt"
+TEXT = "training_text.json"
 STEP = re.compile(r"model_step_(\d+)\.pt")
 
 
@@ -75,6 +77,7 @@ def train(grid: dict, pair: str, seed: str) -> None:
     folder = run_folder(pair, seed)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / ".lock", f"{folder}: another process trains there; wait for it or end it.") as lock:
+        _check_text(Path(grid["data"]), folder)
         settings = train_settings(grid, pair, int(seed), folder)
         newest = newest_checkpoint(folder)
         done = 0 if newest is None else step_of(newest)
@@ -262,6 +265,20 @@ def call(
                     watch(line)
     if process.returncode:
         raise UserError(f"{last} (exit status {process.returncode}; log: {log.resolve()})")
+
+
+def _check_text(data: Path, folder: Path) -> None:
+    """Note the checksums of the text that a training sees, or refuse to go on with another one."""
+    seen = ("train.src", "train.tgt", "vocab.src", "vocab.tgt", "dev.src", "dev.tgt")
+    outputs = read_json(data / MANIFEST).get("outputs", {})
+    now = {name: outputs.get(name) for name in seen}
+    note = folder / TEXT
+    before = read_json(note) if note.is_file() else now
+    changed = [name for name in seen if before.get(name) != now[name]]
+    if changed:
+        rule = f"give another --output, or delete {folder}."
+        raise UserError(f"{folder} was trained on another {changed[0]} than {data} has now: {rule}")
+    write_json(note, now)
 
 
 def _report(folder: Path, line: str) -> None:

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -58,6 +59,10 @@ def place(tmp_path_factory) -> Path:
     (folder / "tiny.yaml").write_text(CONFIG, encoding="utf-8")
     (folder / "tokens.yaml").write_text(CONFIG.replace("sents", "tokens"), encoding="utf-8")
     (folder / "empty.yaml").write_text(CONFIG.replace("batch_size: 16", "batch_size: 0"), encoding="utf-8")
+    (folder / "untested").mkdir()
+    for file in (folder / "corpus").iterdir():
+        text = "" if file.name == "english-test" else file.read_text(encoding="utf-8")
+        (folder / "untested" / file.name).write_text(text, encoding="utf-8")
     (folder / "broken").mkdir()
     (folder / "broken/manifest.json").write_text('{"setting": ', encoding="utf-8")
     return folder
@@ -189,6 +194,8 @@ def grid(monkeypatch):
         (["--gpus", "99"], "Invalid setting for `gpus`: 99. PyTorch sees"),
         (["--profile", "corpus"], "Invalid setting for `profile`: corpus. It has no config.yaml"),
         (["--corpus", "kftt"], "Invalid setting for `corpus`: kftt. It is for translation."),
+        (["translation", "de-en", "--task-name", "x"], "Invalid setting for `task-name`: x. It is for inflection."),
+        (["--data", "untested"], "english has no test set (english-test), which a grid scores its models on."),
         (["translation", "en-ja", "--corpus", "plain"], "`corpus`: plain. Run `onmt_entmax prepare translation"),
         (["translation", "en-ja", "--corpus", "tatoeba"], "tatoeba. Valid choices: iwslt17, "),
         (["--prepared", "broken"], "manifest.json is no manifest of `onmt_entmax prepare`"),
@@ -209,6 +216,8 @@ def grid(monkeypatch):
 def test_mistakes_are_one_line(place, tmp_path, monkeypatch, capsys, grid, changed, message):
     monkeypatch.chdir(place)
     given = words(place, "--output", str(tmp_path / "out"))
+    if changed[0] == "translation":
+        given = [word for word in given if word not in ("--task-name", "bundled")]
     given = [*changed, *given[2:]] if not changed[0].startswith("-") else [*given, *changed]
     assert grid.main(given) == 2
     error = capsys.readouterr().err
@@ -278,6 +287,23 @@ def test_a_folder_holds_models_of_one_kind(place, tmp_path, monkeypatch, capsys,
         assert message in capsys.readouterr().err
 
 
+def test_a_corpus_that_has_changed_is_refused(place, tmp_path, monkeypatch, capsys, grid):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(place / "corpus", tmp_path / "corpus")
+    shutil.copy(place / "tiny.yaml", tmp_path)
+    args, _ = grid.parse(words(tmp_path))
+    settings, out = grid.settings(args)
+    out.mkdir()
+    (out / "grid.json").write_text(json.dumps(settings), encoding="utf-8")
+    monkeypatch.chdir(out)
+    grid.jobs.prepare(settings)
+    grid.check_output(settings, out)
+    with open(tmp_path / "corpus/spanish-dev", "a", encoding="utf-8") as dev:
+        dev.write("hablar\thablo\tV;IND;PRS;1;SG\n")
+    with pytest.raises(UserError, match=r"out was prepared from another spanish-dev than there is now in .*/corpus\."):
+        grid.check_output(settings, out)
+
+
 def test_prepared_text_must_be_what_is_asked_for(place, tmp_path, monkeypatch, capsys, grid):
     monkeypatch.chdir(place)
     (tmp_path / "manifest.json").write_text('{"direction": "en-de"}', encoding="utf-8")
@@ -286,6 +312,10 @@ def test_prepared_text_must_be_what_is_asked_for(place, tmp_path, monkeypatch, c
     given = ["translation", "en-de", "--prepared", str(tmp_path), "--config", "tiny.yaml", "--data", "corpus"]
     assert grid.main(given) == 2
     assert "--prepared and --data: give one of the two." in capsys.readouterr().err
+    assert grid.main([*given[:-2], "--task-name", "x"]) == 2
+    assert "--prepared and --task-name: give one of the two." in capsys.readouterr().err
+    assert grid.main(["alpha-grid", *given[1:-2], "--max-length", "9"]) == 2
+    assert "Invalid setting for `max-length`: 9. alpha-grid decodes nothing." in capsys.readouterr().err
 
 
 def test_a_missing_tokeniser_is_found_out_before_training(place, monkeypatch, capsys, grid):
@@ -348,6 +378,12 @@ def test_weights_are_averaged_over_the_last_epochs(grid, place, tmp_path, monkey
     assert grid.jobs._summary(folder, 3 * epoch)["last_step"] == 3 * epoch
     last[0].unlink()
     with pytest.raises(UserError, match="`average`: 2. runs/1.5_2/seed1 has 1 whole checkpoints."):
+        grid.jobs.train(settings, "1.5_2", "1")
+    manifest = tmp_path / "data/manifest.json"
+    about = json.loads(manifest.read_text(encoding="utf-8"))
+    about["outputs"]["train.src"] = "0" * 64  # prepared again, in another way
+    manifest.write_text(json.dumps(about), encoding="utf-8")
+    with pytest.raises(UserError, match="runs/1.5_2/seed1 was trained on another train.src than .*/data has now: give"):
         grid.jobs.train(settings, "1.5_2", "1")
 
 
