@@ -28,8 +28,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from onmt_entmax.entmax.engine import SETTINGS, VARIABLE, place, refusal, say_once, why_not_gpu  # noqa: F401
-from onmt_entmax.entmax.linear_loss import autocast_dtype
+from onmt_entmax.entmax.engine import (  # noqa: F401
+    SETTINGS,
+    VARIABLE,
+    autocast_dtype,
+    place,
+    refusal,
+    say_once,
+    why_not_gpu,
+)
 from onmt_entmax.errors import UserError, choices, invalid_setting
 
 logger = logging.getLogger("onmt.entmax")  # its lines go where OpenNMT-py's go

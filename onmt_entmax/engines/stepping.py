@@ -181,7 +181,7 @@ def _embed(decoder, tokens: Tensor) -> Tensor:
 def row_places(sentences: Tensor, batch: int) -> tuple[int, Tensor | None]:
     """W, and where each of the R rows stands among ``(B * W,)``: None where all sentences have W, in their order.
 
-    The search knows its rows' sentences on the host (``ragged.with_host_copy``): there nobody waits for the device.
+    The search knows its rows' sentences on the host (``entmax.engine.with_host_copy``): nobody waits for the device.
     """
     host, rows = on_host(sentences), sentences.numel()
     counts = host.bincount(minlength=batch)

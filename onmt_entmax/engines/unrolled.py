@@ -12,7 +12,7 @@ from onmt_entmax.engines.decoder import Plan, UnrollOperations
 from onmt_entmax.engines.dropout import DropoutMask, dropout
 from onmt_entmax.engines.ragged import Ragged
 from onmt_entmax.engines.stepping import GroupedSteps
-from onmt_entmax.entmax.linear_loss import without_autocast
+from onmt_entmax.entmax.engine import without_autocast
 
 
 @dataclass(frozen=True)

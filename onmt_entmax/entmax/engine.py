@@ -11,10 +11,10 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import cache
-from typing import Optional, Protocol, Union
+from typing import Any, Optional, Protocol, Union
 
 import torch
 from torch import Tensor
@@ -186,6 +186,22 @@ def can_read(x: Tensor) -> bool:
     if is_compiling() or x.is_meta:
         return False
     return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def autocast_dtype(device: str) -> Optional[torch.dtype]:
+    """The dtype that autocast asks for on this kind of device, None where it is off."""
+    if device == "meta":  # which autocast does not know
+        return None
+    if hasattr(torch, "get_autocast_dtype"):
+        return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    if device == "cuda":
+        return torch.get_autocast_gpu_dtype() if torch.is_autocast_enabled() else None
+    return torch.get_autocast_cpu_dtype() if device == "cpu" and torch.is_autocast_cpu_enabled() else None
+
+
+def without_autocast(device: str) -> AbstractContextManager[Any]:
+    """A context in which autocast is off on this kind of device."""
+    return nullcontext() if device == "meta" else torch.autocast(device, enabled=False)
 
 
 def with_host_copy(x: Tensor, values: Union[Tensor, list[int]]) -> Tensor:

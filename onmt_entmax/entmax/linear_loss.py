@@ -9,7 +9,6 @@ reference keeps the logits of all rows and leaves the gradients to autograd.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, Optional, Union
 
 import torch
@@ -17,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from onmt_entmax.entmax.engine import engine_for, free_to_read, is_reference
+from onmt_entmax.entmax.engine import autocast_dtype, engine_for, free_to_read, is_reference, without_autocast
 from onmt_entmax.entmax.functional import (
     check_alpha,
     check_mask,
@@ -320,22 +319,6 @@ def _at_once(
     if counted is not None:
         losses = torch.where(counted.squeeze(-1), losses, 0)
     return losses.sum(), correct.sum(), size, gold_prob, squares, plain.detach().sum()
-
-
-def autocast_dtype(device: str) -> torch.dtype | None:
-    """The dtype that autocast asks for on this kind of device, None where it is off."""
-    if device == "meta":  # which autocast does not know
-        return None
-    if hasattr(torch, "get_autocast_dtype"):
-        return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-    if device == "cuda":
-        return torch.get_autocast_gpu_dtype() if torch.is_autocast_enabled() else None
-    return torch.get_autocast_cpu_dtype() if device == "cpu" and torch.is_autocast_cpu_enabled() else None
-
-
-def without_autocast(device: str) -> AbstractContextManager[Any]:
-    """A context in which autocast is off on this kind of device."""
-    return nullcontext() if device == "meta" else torch.autocast(device, enabled=False)
 
 
 def linear_entmax_loss(

@@ -174,14 +174,6 @@ def parse_features(stock):
     return parse_features
 
 
-def read_vocabulary_instead(stock):
-    return one_line_errors(read_vocabulary)
-
-
-def check_file_instead(stock):
-    return staticmethod(one_line_errors(check_file))
-
-
 def numericalize(stock):
     def numericalize(vocabs, example):
         """A blank is no token: stock makes one of what is between two blanks, and of a blank line."""

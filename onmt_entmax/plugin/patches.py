@@ -75,9 +75,19 @@ TABLE = (
     Patch(f"{_SERVER}:ServerModel", "build_tokenizer", standins.build_tokenizer, "the same in the server"),
     Patch("onmt.inference_engine:InferenceEngineCT2", "__init__", standins.with_vocabulary, "imports pyonmttok"),
     # reading of data
-    Patch(_PARSER, "_validate_file", corpora.check_file_instead, "names a missing file in one line"),
+    Patch(
+        _PARSER,
+        "_validate_file",
+        _instead(staticmethod(one_line_errors(corpora.check_file))),
+        "names a missing file in one line",
+    ),
     Patch(_PARSER, "_validate_data", corpora.validate_data, "sides of different length lose their surplus in silence"),
-    Patch("onmt.inputters.inputter", "_read_vocab_file", corpora.read_vocabulary_instead, "Unicode blanks crash it"),
+    Patch(
+        "onmt.inputters.inputter",
+        "_read_vocab_file",
+        _instead(one_line_errors(corpora.read_vocabulary)),
+        "Unicode blanks crash it",
+    ),
     Patch("onmt.inputters.text_corpus", "parse_features", corpora.parse_features, "U+FFE8 in a text crashes it"),
     Patch("onmt.inputters.text_corpus:ParallelCorpusIterator", "_process", corpora.process_stream, "strips tokens"),
     Patch("onmt.inputters.text_corpus", "exfile_open", _instead(data.open_corpus), "leaves files open"),

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import Optional
 
 from onmt_entmax.report.steps import Block, Forced
+from onmt_entmax.report.table_formats import BOLD, RESET
 from onmt_entmax.report.text import cells, columns, join, wrap
 from onmt_entmax.report.trees import Layout, Tree, lay_out
-
-BOLD, RESET = "\033[1m", "\033[0m"
 
 
 def tree_text(tree: Tree, width: int = 100) -> str:

@@ -11,7 +11,7 @@ from onmt.inputters import dynamic_iterator, inputter, text_corpus
 from onmt.inputters import text_utils as inputter_text
 
 from onmt_entmax.errors import UserError
-from onmt_entmax.plugin.corpora import check_parallel, check_transforms, count_lines, log_blank_pairs, read_vocabulary
+from onmt_entmax.plugin.corpora import check_parallel, check_transforms, log_blank_pairs, read_vocabulary
 
 
 def write(path, content: bytes):
@@ -49,16 +49,6 @@ def test_vocabulary_line_without_its_count(tmp_path):
 def test_missing_vocabulary(tmp_path):
     with pytest.raises(UserError, match="Vocabulary not found at .*none"):
         read_vocabulary(str(tmp_path / "none"), 1)
-
-
-def test_lines_end_only_with_a_line_feed(tmp_path):
-    assert count_lines(write(tmp_path / "f", "a\u2028b\u0085c\r\n\nlast".encode())) == 3
-    assert count_lines(write(tmp_path / "empty", b"")) == 0
-
-
-def test_invalid_utf8_names_file_and_line(tmp_path):
-    with pytest.raises(UserError, match=r"f, line 2: not valid UTF-8 .byte 0xff, number 3 of the line"):
-        count_lines(write(tmp_path / "f", b"good\nno\xff\n"))
 
 
 def test_sides_of_different_length_name_both_counts(tmp_path):

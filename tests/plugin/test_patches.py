@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-import onmt_entmax
 from onmt_entmax.plugin import patches
-
-ROOT = Path(onmt_entmax.__file__).parent
 
 # Compares every module and class of OpenNMT-py, and its dictionaries of encoders and decoders, before and after.
 COMPARE = """
@@ -80,17 +75,3 @@ def test_a_name_that_has_moved_is_an_error():
         patches.rebind(patches, "no_such_name", lambda stock: stock)
     with pytest.raises(AttributeError, match="gone"):
         patches.rebind({}, "gone", lambda stock: stock)
-
-
-def test_only_the_plugin_imports_opennmt_py():
-    found = []
-    for path in sorted(ROOT.rglob("*.py")):
-        room = path.relative_to(ROOT).parts[0]
-        if room in ("plugin", "__init__.py"):
-            continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            if any(name == "onmt" or name.startswith("onmt.") for name in names):
-                found.append(str(path.relative_to(ROOT)))
-    assert not found
