@@ -39,7 +39,7 @@ def raw(folder):
 @pytest.mark.parametrize(
     "more",
     [
-        {"subwords": "none"},
+        {"subwords": "none", "merges": None},
         {"codes": "separate"},
         {"vocabulary_threshold": 4},
         {"subwords": "sentencepiece", "merges": 40},
