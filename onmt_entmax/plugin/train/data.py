@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import copy
+import os
 import random
 import threading
 from argparse import Namespace
@@ -265,10 +266,15 @@ def order_settings(opt: Namespace, stride: int, offset: int) -> dict:
     buckets = ("bucket_size", "bucket_size_init", "bucket_size_increment")
     return {
         "corpora and weights": corpora,
+        "size of the corpora's files": [os.path.getsize(path) for name in corpora for path in _files(opt.data[name])],
         "number of processes": stride,
         "rank": offset,
         **{name: getattr(opt, name) for name in (*names, *buckets)},
     }
+
+
+def _files(corpus: dict) -> list[str]:
+    return [corpus[side] for side in ("path_src", "path_tgt") if corpus.get(side)]
 
 
 def build_training_data(opt, transforms_cls, vocabs, stride, offset, device_id, resumed: dict | None, log):
@@ -298,7 +304,8 @@ def build_training_data(opt, transforms_cls, vocabs, stride, offset, device_id, 
     reached = None
     if resumed is not None:
         position = resumed["data"]
-        changed = [name for name, value in settings.items() if position["settings"].get(name) != value]
+        before = position["settings"]  # a checkpoint of an older version knows less
+        changed = [name for name, value in settings.items() if name in before and before[name] != value]
         if changed:
             log(f"The training data starts from the beginning: {', '.join(changed)} changed since the checkpoint.")
         else:

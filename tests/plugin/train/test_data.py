@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+import shutil
 import subprocess
 import sys
 from argparse import Namespace
@@ -219,3 +220,20 @@ def test_changed_data_starts_from_the_beginning_and_says_so(folder):
     again = build(opt, resumed, lines.append)
     assert lines == ["The training data starts from the beginning: batch_size changed since the checkpoint."]
     assert take(iter(again), 3) == take(iter(build(opt)), 3)
+
+
+def test_text_that_has_changed_starts_from_the_beginning(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "text")
+    opt = options(tmp_path / "text")
+    first = build(opt)
+    take(iter(first), 3)
+    resumed, lines = resumed_from(first), []
+    path = tmp_path / "text/a.src"
+    path.write_text(path.read_text(encoding="utf-8").replace(" ", "  ", 1), encoding="utf-8")
+    build(opt, resumed, lines.append)
+    assert lines == [
+        "The training data starts from the beginning: size of the corpora's files changed since the checkpoint."
+    ]
+    del resumed["data"]["settings"]["size of the corpora's files"]
+    build(opt, resumed, lines.append)  # a checkpoint of an older version
+    assert len(lines) == 1
