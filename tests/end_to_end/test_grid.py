@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from onmt_entmax.errors import UserError
-
-from ..installed import needs_installation
+from tests.installed import needs_installation
 
 pytestmark = [
     needs_installation,

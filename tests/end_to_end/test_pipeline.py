@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ..installed import call, needs_installation
+from tests.installed import call, needs_installation
 
 pytestmark = needs_installation
 ROOT = Path(__file__).parents[2]

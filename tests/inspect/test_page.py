@@ -12,9 +12,8 @@ from xml.etree import ElementTree
 import pytest
 
 import onmt_entmax
-
-from .. import serving
-from ..stock import Corpus, write
+from tests import serving
+from tests.stock import Corpus, write
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 By = pytest.importorskip("selenium.webdriver.common.by").By

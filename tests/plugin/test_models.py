@@ -12,8 +12,7 @@ import onmt_entmax
 from onmt_entmax.cli import main
 from onmt_entmax.errors import UserError
 from onmt_entmax.plugin import models
-
-from ..stock import write
+from tests.stock import write
 
 
 @pytest.fixture(scope="module")

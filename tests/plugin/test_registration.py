@@ -7,8 +7,7 @@ import sys
 import pytest
 
 import onmt_entmax
-
-from ..installed import call, needs_installation
+from tests.installed import call, needs_installation
 
 SHOW = "from onmt.translate.translator import Translator; print(Translator.__name__)"
 

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from onmt_entmax.errors import UserError
 from onmt_entmax.plugin import standins
 from onmt_entmax.plugin.standins import Vocab, build_vocab_from_tokens
-
-from ..installed import call, needs_installation
-from ..stock import write
+from tests.installed import call, needs_installation
+from tests.stock import write
 
 TOKEN = st.sampled_from(["a", "b", "c", "<unk>", "<s>", "", "é", "｟x｠"]) | st.text(
     st.characters(exclude_categories=["Cs"]), max_size=3

@@ -25,8 +25,7 @@ from onmt_entmax.search.result import (
 )
 from onmt_entmax.search.sampling import sample
 from onmt_entmax.search.settings import SearchSettings
-
-from .models import EOS, START, TableScorer, random_tables
+from tests.search.models import EOS, START, TableScorer, random_tables
 
 LETTERS = "abcdefgh"
 

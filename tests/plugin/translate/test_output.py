@@ -15,8 +15,7 @@ from onmt_entmax.files import read_records
 from onmt_entmax.plugin.translate import output, translator
 from onmt_entmax.plugin.translate.output import _Line
 from onmt_entmax.search.result import SearchResult
-
-from .test_translator import engine
+from tests.plugin.translate.test_translator import engine
 
 
 @pytest.fixture

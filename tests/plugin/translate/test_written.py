@@ -10,8 +10,7 @@ import torch
 
 from onmt_entmax.errors import UserError
 from onmt_entmax.plugin.translate.written import LateOutput, Score, Total, build_translator, pharaoh
-
-from .test_options import translate_options
+from tests.plugin.translate.test_options import translate_options
 
 
 def test_totals():
