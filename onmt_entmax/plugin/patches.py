@@ -138,7 +138,7 @@ TABLE = (
     Patch("onmt.utils.misc", "set_random_seed", _instead(processes.set_seed), "takes the seed 0 for none"),
     Patch("onmt.train_single", "main", _instead(main.main), "ours: exact resuming, one validation for all processes"),
     # decoding
-    Patch("onmt.translate.translator", "build_translator", written.build_translator, "a late output file"),
+    Patch("onmt.translate.translator", "build_translator", written.build_translator, "a half-written output file"),
     Patch("onmt.translate.translator", "Translator", _instead(SparseTranslator), "our search"),
     Patch("onmt.translate", "Translator", _instead(SparseTranslator), "the same, bound here too"),
     Patch("onmt.utils.scoring_utils", "Translator", _instead(SparseTranslator), "the same, bound here too"),
@@ -158,7 +158,7 @@ TABLE = (
     Patch(_ENGINE, "__init__", one_line_errors, "a user's mistake takes one line"),
     Patch("onmt.inference_engine:InferenceEngine", "infer_list", written.infer_list, "no lines read the file `src`"),
     Patch(_ENGINE, "_translate", one_line_errors, "a user's mistake takes one line"),
-    Patch(_ENGINE, "terminate", written.terminate, "closes the output file"),
+    Patch(_ENGINE, "terminate", written.terminate, "leaves the output file open"),
 )
 
 
