@@ -86,6 +86,12 @@ def read_config(path: Path) -> tuple[list[Path], dict[str, int]]:
     for name in DEFAULTS:
         value = content.get(name)
         if isinstance(value, list) and value:
+            if len(set(map(str, value))) > 1:
+                raise invalid_setting(
+                    name,
+                    value,
+                    f"It changes during the run (in {path}): give --{name.replace('_', '-')} for a part of it.",
+                )
             value = value[-1]
         if value is not None:
             if not isinstance(value, int) or isinstance(value, bool):

@@ -266,15 +266,19 @@ def order_settings(opt: Namespace, stride: int, offset: int) -> dict:
     buckets = ("bucket_size", "bucket_size_init", "bucket_size_increment")
     return {
         "corpora and weights": corpora,
-        "size of the corpora's files": [os.path.getsize(path) for name in corpora for path in _files(opt.data[name])],
+        "the corpora's files or transforms": {name: corpus_state(opt.data[name]) for name in corpora},
         "number of processes": stride,
         "rank": offset,
         **{name: getattr(opt, name) for name in (*names, *buckets)},
     }
 
 
-def _files(corpus: dict) -> list[str]:
-    return [corpus[side] for side in ("path_src", "path_tgt") if corpus.get(side)]
+def corpus_state(corpus: dict | None) -> dict | None:
+    """By what a corpus is known again: the sizes of its files, and its transforms."""
+    if corpus is None:
+        return None
+    paths = [corpus[side] for side in ("path_src", "path_tgt") if corpus.get(side)]
+    return {"bytes": [os.path.getsize(path) for path in paths], "transforms": list(corpus.get("transforms") or [])}
 
 
 def build_training_data(opt, transforms_cls, vocabs, stride, offset, device_id, resumed: dict | None, log):

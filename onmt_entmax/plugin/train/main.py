@@ -45,6 +45,7 @@ def train(opt: Namespace, device_id: int, found: Products) -> None:
 
     # what is trained, and from where
     checkpoint, vocabs, transforms_cls = train_single._init_train(opt)
+    vocabs = resuming.vocabularies(opt, checkpoint, vocabs)
     check_validation_corpus(opt)
     resumed = resuming.our_part(opt, checkpoint)
     model_opt = resuming.model_options(opt, checkpoint, vocabs, given)

@@ -126,7 +126,11 @@ class Optimizer(optimizers.Optimizer):
             if opt.reset_optim == "states":
                 stored.pop("optimizer", None)
             check_state(stored, optimizer._optimizer, opt.train_from)
+            given = [_settings(group) for group in getattr(optimizer._optimizer, "param_groups", ())]
             optimizer.load_state_dict(stored)
+            if opt.reset_optim == "keep_states":  # PyTorch takes them from the state
+                for group, settings in zip(getattr(optimizer._optimizer, "param_groups", ()), given):
+                    group.update(settings)
         if checkpoint is not None:
             for line in _origin_of_rate(optimizer, opt, checkpoint["opt"] if follows else None):
                 logger.info(line)
@@ -165,6 +169,11 @@ class Optimizer(optimizers.Optimizer):
             self.schedule.load_state_dict(state_dict[_SCHEDULE])
         if self._scaler is not None and state_dict.get(_SCALER):
             self._scaler.load_state_dict(state_dict[_SCALER])
+
+
+def _settings(group: dict) -> dict:
+    """What the options say of a group of parameters: all but the parameters and the rate, which the schedule sets."""
+    return {name: value for name, value in group.items() if name not in ("params", "lr", "initial_lr")}
 
 
 def _torch_optimizer(model, opt: Namespace, alpha_rate: float = 1.0):

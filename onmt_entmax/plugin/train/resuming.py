@@ -8,11 +8,12 @@ from collections.abc import Collection
 
 import onmt.opts
 from onmt import train_single
-from onmt.inputters import build_vocab
+from onmt.inputters.inputter import build_vocab, dict_to_vocabs
 from onmt.transforms import get_specials, get_transforms_cls
 from onmt.utils.logging import logger
 from onmt.utils.parse import ArgumentParser
 
+from onmt_entmax.errors import invalid_setting
 from onmt_entmax.plugin.alphas import keep_checkpoint_alphas
 from onmt_entmax.plugin.parsing import GIVEN
 from onmt_entmax.plugin.train.optimiser import FOLLOWED
@@ -77,8 +78,11 @@ def model_options(opt: Namespace, checkpoint: dict | None, vocabs, given: Collec
         logger.info(note)
     if opt.reset_optim != "all":  # a run that goes on
         for name in _FREEZING:
-            if name not in given:
-                setattr(opt, name, getattr(trained, name, False))
+            before = getattr(trained, name, False)
+            if opt.reset_optim == "states" and getattr(opt, name) != before:
+                logger.info(f"`{name}` is {getattr(opt, name)}, and was {before} in the checkpoint's run.")
+            elif name not in given:
+                setattr(opt, name, before)
         if not set(_DROPOUT) & set(given):
             for name in _DROPOUT:
                 setattr(opt, name, getattr(trained, name, getattr(opt, name)))
@@ -128,6 +132,29 @@ def _unused_starts(opt: Namespace, trained: Namespace, given: Collection[str]) -
         for name in sorted(names & set(given))
         if getattr(opt, name) != getattr(trained, name, None)
     ]
+
+
+def vocabularies(opt: Namespace, checkpoint: dict | None, found: dict) -> dict:
+    """The checkpoint's, unless there is none or ``update_vocab`` is on; stock takes the files' for other transforms.
+
+    Args:
+        found: what stock has found.
+
+    Raises:
+        UserError: the transforms need a token that the checkpoint's do not know.
+    """
+    if checkpoint is None or opt.update_vocab:
+        return found
+    kept = dict_to_vocabs(checkpoint["vocab"])
+    if all(kept[side].ids_to_tokens == found[side].ids_to_tokens for side in ("src", "tgt")):
+        return found
+    specials = get_specials(opt, get_transforms_cls(opt._all_transform))
+    for side in ("src", "tgt"):
+        for token in sorted(specials[side]):
+            if token not in kept[side].tokens_to_ids:
+                rule = f"They need {token!r}, which the vocabulary of {opt.train_from} lacks: add `update_vocab: true`."
+                raise invalid_setting("transforms", ", ".join(sorted(opt._all_transform)), rule)
+    return kept
 
 
 def _unused_vocabulary(opt: Namespace, vocabs) -> list[str]:

@@ -16,6 +16,7 @@ from onmt_entmax.engines.cpu.products import Products
 from onmt_entmax.files import count_lines, write_json
 from onmt_entmax.plugin.models import attention_alpha, attention_alpha_text, generator_alpha
 from onmt_entmax.plugin.train import position as random_state
+from onmt_entmax.plugin.train.data import corpus_state
 from onmt_entmax.plugin.train.losses import DeviceStatistics
 from onmt_entmax.plugin.train.measures import EPSILON, StopRule, TokenMeasures, is_better
 from onmt_entmax.plugin.train.options import VALID_LOSS
@@ -62,9 +63,16 @@ class Run:
         self.best = dict(self.resumed.get("best") or {"step": 0, "accuracy": None})
         self.elapsed_before = float(self.resumed.get("elapsed", 0.0))
         self.clock = Clock(self.elapsed_before)
-        self.seen = dict(self.resumed.get("seen") or {"words": 0, "elapsed": 0.0})  # at the last validation
         self.total_stats = unpack_statistics(self._own("total"))
         self.report_stats = unpack_statistics(self._own("report"))
+        for stats, seconds in zip((self.total_stats, self.report_stats), self._own("elapsed") or ()):
+            stats.start_time -= seconds
+        if self._own("total") is None:  # a new run, or other processes: what was counted is not theirs
+            self.counted_from = step
+            self.seen = {"words": 0, "elapsed": self.elapsed_before}
+        else:
+            self.counted_from = self.resumed.get("counted_from", 0)
+            self.seen = dict(self.resumed.get("seen") or {"words": 0, "elapsed": 0.0})  # at the last validation
         self.metrics: MetricsLog | None = None
         self.lines = self._count_lines()
         self.data = None  # what the trainer iterates over; knows the position
@@ -84,13 +92,24 @@ class Run:
             )
         return self._own("position")
 
+    @property
+    def validates_anew(self) -> bool:
+        """Whether the validations before the checkpoint were of other data."""
+        return self.resumed.get("valid") not in (None, corpus_state(self.opt.data.get("valid")))
+
     def start(self, saver: WholeModelSaver) -> None:
         """Open the metrics file, restore the stop rule and tidy up after a killed run."""
         rule, before = self.stop_rule, self.resumed.get("stop")
+        if self.validates_anew:
+            logger.warning(
+                "The validation data is not what it was at the checkpoint: best validation, patience and the rate that "
+                "follows validation loss begin anew."
+            )
+            self.best, before = {"step": 0, "accuracy": None}, None
         if rule is not None and before and not rule.load_state_dict(before):
             names = ", ".join(rule.criteria)
             logger.info(f"`early_stopping_criteria` {names} were not followed before: patience begins anew.")
-        own = not self.resumed or saver.is_own(self.opt.train_from)
+        own = not self.opt.train_from or saver.is_own(self.opt.train_from)
         if self.keep_best and self.best["step"] and not (own and os.path.exists(f"{self.prefix}_best.pt")):
             logger.info(
                 f"{self.prefix}_best.pt is not there: the best validation of this run is looked for anew, whatever "
@@ -137,6 +156,7 @@ class Run:
         own = {
             "total": pack_statistics(self.total_stats),
             "report": pack_statistics(self.report_stats),
+            "elapsed": [self.total_stats.elapsed_time(), self.report_stats.elapsed_time()],
             "position": None,
         }
         if self.data is not None:
@@ -152,7 +172,9 @@ class Run:
             "stop": self.stop_rule.state_dict() if self.stop_rule is not None else None,
             "elapsed": self.clock.elapsed(),
             "seen": dict(self.seen),
+            "counted_from": self.counted_from,
             "kept": saver.kept(),
+            "valid": corpus_state(self.opt.data.get("valid")),
             "engine": self._engine(),
             "dropout": self.resumed.get("dropout") if self.resumed else "engine",  # what draws a Transformer's masks
         }
@@ -160,6 +182,9 @@ class Run:
     def restore_weights(self, model) -> list[torch.Tensor] | None:
         """Put the raw weights back where the checkpoint's are averages; returns those averages, or None."""
         raw = self.resumed.get("raw_weights")
+        if raw is not None and self.opt.update_vocab:
+            logger.info("`update_vocab`: the run goes on with the averaged weights, for the raw ones know other words.")
+            return None
         own = dict(model.named_parameters())
         if raw is None or {n: p.shape for n, p in own.items()} != {n: p.shape for n, p in raw.items()}:
             return None
@@ -193,6 +218,12 @@ class Run:
 
     def epoch(self, step: int) -> float | None:
         """Passes over the training text after ``step`` steps; None where its lines are not known."""
+        if self.lines is not None and self.opt.batch_type == "sents":  # in each stretch of `accum_steps`
+            starts = self.opt.accum_steps
+            stretches = zip(starts, [*starts[1:], step])
+            return sum(
+                (min(end, step) - start) / self.steps_per_epoch(start + 1) for start, end in stretches if start < step
+            )
         per_epoch = self.steps_per_epoch(step)
         return step / per_epoch if per_epoch else None
 
@@ -204,10 +235,12 @@ class Run:
             return None
         lines = sum(self.lines.values())
         if opt.batch_type == "sents":
-            return steps_per_epoch(lines, opt.batch_size, opt.accum_count[-1], processes)
-        if step <= 0 or not self.total_stats.n_sents:
+            counts = [count for start, count in zip(opt.accum_steps, opt.accum_count) if start < max(step, 1)]
+            return steps_per_epoch(lines, opt.batch_size, (counts or opt.accum_count)[-1], processes)
+        counted = step - self.counted_from
+        if counted <= 0 or not self.total_stats.n_sents:
             return None
-        return max(1, round(lines * step / (self.total_stats.n_sents * processes)))
+        return max(1, round(lines * counted / (self.total_stats.n_sents * processes)))
 
     def entry(self, step: int, stats: Statistics, words: float, optim) -> dict:
         """One object of the metrics file, from the trainer's ``validate``; ``words`` of all processes so far."""

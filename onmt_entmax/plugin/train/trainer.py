@@ -21,13 +21,14 @@ from onmt.utils.logging import logger
 from onmt.utils.scoring_utils import ScoringPreparator
 
 from onmt_entmax.entmax.engine import on_host
+from onmt_entmax.files import read_lines, split_tokens
 from onmt_entmax.plugin.head_measures import HeadSums
 from onmt_entmax.plugin.models import generator_alpha
 from onmt_entmax.plugin.train.data import on_device
 from onmt_entmax.plugin.train.losses import DeviceStatistics, EntmaxLossCompute
 from onmt_entmax.plugin.train.measures import StopRule, TokenMeasures, check_measured, criterion_names
 from onmt_entmax.plugin.train.processes import from_first, is_first, on_first, rank, sum_over_processes, world_size
-from onmt_entmax.plugin.train.report import ProgressBar, build_report_manager
+from onmt_entmax.plugin.train.report import ProgressBar, build_report_manager, gathered
 from onmt_entmax.plugin.train.saver import weights_in_place
 from onmt_entmax.plugin.train.state import Run
 from onmt_entmax.progress import duration
@@ -84,6 +85,8 @@ class SparseTrainer(StockTrainer):
         self.run = run
         run.stop_rule = self.earlystopper
         run.start(self.model_saver)
+        if run.validates_anew and self.optim.schedule is not None:
+            self.optim.schedule.previous = None
         averages = run.restore_weights(self.model)
         if averages is not None and self.average_decay > 0:
             self.moving_average = averages
@@ -180,8 +183,7 @@ class SparseTrainer(StockTrainer):
 
     def _gradient_accumulation(self, true_batches, normalization, total_stats, report_stats) -> None:
         """A step on batches, see stock; ``normalization`` is a number, or ``()`` on the device."""
-        if self.accum_count > 1:
-            self.optim.zero_grad()
+        self.optim.zero_grad()
         for batch in true_batches:
             src_words = int(on_host(batch["srclen"]).sum())
             batch = on_device(batch, self._device())
@@ -192,16 +194,19 @@ class SparseTrainer(StockTrainer):
                     stats.update(piece)
         if self._data_parallel:
             gradients = [p.grad.data for p in self.model.parameters() if p.requires_grad and p.grad is not None]
-            onmt.utils.distributed.all_reduce_and_rescale_tensors(gradients, float(self.n_gpu))
+            # the normalization is that of all processes together: stock divides by their number once more
+            onmt.utils.distributed.all_reduce_and_rescale_tensors(gradients, 1.0)
         self.optim.step()
 
     def _pieces(self, batch, normalization) -> Iterator[Statistics]:
-        """The backward pass of each piece of the targets (all of them, unless they are truncated)."""
+        """The backward pass of each piece of the targets (all of them, unless they are truncated).
+
+        Their gradients add up to those of a step; stock keeps the last piece's alone, and leaves out what stands
+        between two pieces.
+        """
         length = batch["tgt"].size(1)
         size = self.trunc_size or length
         for start in range(0, length - 1, size):
-            if self.accum_count == 1:
-                self.optim.zero_grad()
             try:
                 stats = self._piece(batch, start, size, normalization)
             except torch.cuda.OutOfMemoryError:
@@ -216,13 +221,13 @@ class SparseTrainer(StockTrainer):
 
     def _piece(self, batch, start: int, size: int, normalization) -> Statistics:
         with self._autocast():
-            target = batch["tgt"][:, start : start + size]
+            target = batch["tgt"][:, start : start + size + 1]  # the decoder reads all but the last
             output, attns = self.model(
                 *(batch["src"], target, batch["srclen"]), bptt=start > 0, with_align=self.with_align
             )
             if self.zero_out_prompt_loss:
                 batch = self.train_loss.ignore_prompt(batch)
-            loss, stats = self.train_loss(batch, output, attns, trunc_start=start, trunc_size=size)
+            loss, stats = self.train_loss(batch, output, attns, trunc_start=start, trunc_size=size + 1)
         self.optim.backward(loss / normalization)
         return stats
 
@@ -240,8 +245,8 @@ class SparseTrainer(StockTrainer):
         """Validate, let schedule, stop rule and best checkpoint follow, report; returns whether to stop."""
         run = self.run
         tolerance = None if self.earlystopper is None else self.earlystopper.current_tolerance
+        totals = gathered(run.total_stats, self._device()) if self._data_parallel else run.total_stats
         if is_first():
-            totals = run.total_stats
             self.report_manager.report_totals(totals, self.optim.learning_rate(), tolerance, step)
         words = sum_over_processes([float(run.total_stats.n_words)], self._device())[0]
         if valid_iter is None:
@@ -322,12 +327,19 @@ class SparseTrainer(StockTrainer):
         return stats
 
     def _scores(self) -> dict[str, float]:
-        """Translate the validation data and score it with what ``valid_metrics`` names."""
-        predictions, references = self.scoring_preparator.translate(
+        """Translate the validation data and score it with what ``valid_metrics`` names, line by line.
+
+        Stock leaves out blank lines, each side its own, and what a transform leaves out: the rest no longer belongs
+        together. Here such a source has an empty translation, and a blank reference is left out with its translation.
+        """
+        predictions, _ = self.scoring_preparator.translate(
             model=self.model,
             gpu_rank=self.gpu_rank if self._device().type == "cuda" else -1,
             step=self.optim.training_step,
         )
+        lines = zip(predictions, read_lines(self.run.opt.data["valid"]["path_tgt"]))
+        pairs = [(prediction, reference) for prediction, reference in lines if split_tokens(reference)]
+        predictions, references = ([pair[side] for pair in pairs] for side in (0, 1))
         scores = {}
         for name, scorer in self.valid_scorers.items():
             scorer["value"] = self._eval_handler(scorer=scorer["scorer"], preds=predictions, texts_ref=references)

@@ -16,10 +16,10 @@ from onmt.utils.misc import report_matrix
 from tqdm import tqdm
 
 from onmt_entmax.errors import invalid_setting
-from onmt_entmax.files import BLANK_LINE, cannot_write
+from onmt_entmax.files import BLANK_LINE, cannot_write, json_line
 from onmt_entmax.plugin.corpora import check_parallel
 from onmt_entmax.plugin.translate.batching import in_groups
-from onmt_entmax.plugin.translate.written import LateOutput, Predictions, Records, Score, Total, pharaoh
+from onmt_entmax.plugin.translate.written import LateOutput, Predictions, Score, Total, pharaoh
 from onmt_entmax.search.result import CertificateRates, attention_record, certificate_record, void_record
 from onmt_entmax.unknown import UnknownTokens
 
@@ -63,8 +63,6 @@ class Outputs:
         if translator.certificates_file:
             self.predictions.certificates = []
         self.rates = CertificateRates()
-        self.certificates = Records(translator.certificates_file)
-        self.attention = Records(translator.attention_file)
         self.predicted, self.gold = Total(), Total()
         self.unknown = UnknownTokens()
         self.words = 0
@@ -76,8 +74,8 @@ class Outputs:
         self._check_features()
 
     def _count_input_lines(self) -> int | None:
-        """Number of input lines where blank ones must come out again; None for a list of batches or for validation."""
-        if getattr(self.infer_iter, "task", None) != CorpusTask.INFER:
+        """Number of input lines, of which blank ones must come out again; None for a list of batches."""
+        if getattr(self.infer_iter, "task", None) not in (CorpusTask.INFER, CorpusTask.VALID):
             return None
         corpus = next(iter(self.infer_iter.corpora.values()))
         if not isinstance(corpus.src, list):
@@ -103,6 +101,7 @@ class Outputs:
             self._translate()
             for file in self._files():
                 file.finish()
+                file.lines += self.next_line
         except BaseException as error:
             for file in self._files():
                 file.discard()
@@ -115,7 +114,7 @@ class Outputs:
     def _files(self) -> list:
         """Those that are put in their places together; an output that the caller opened is the caller's."""
         output = self.translator.out_file
-        return [*([output] if isinstance(output, LateOutput) else []), self.attention, self.certificates]
+        return [file for file in (output, *self.translator.record_files) if isinstance(file, LateOutput)]
 
     def _translate(self) -> None:
         waiting: list[_Line] = []  # of one bucket
@@ -231,13 +230,14 @@ class Outputs:
         texts, scores = line.texts, line.scores
         lines = [f"{text}\t{score}" for text, score in zip(texts, scores)] if self.translator.with_score else texts
         self.translator.out_file.write("\n".join(lines) + "\n")
+        for file, record in zip(self.translator.record_files, (line.certificate, line.attention)):
+            if file is not None and record is not None:
+                file.write(json_line({**record, "line": file.lines + record["line"]}) + "\n")
         if self.translator.certificates_file:
-            self.certificates.write(line.certificate)
             self.rates.add(line.certificate)
             scores = [Score(score) for score in scores]
             for score in scores:
                 score.certificate = line.certificate
-        self.attention.write(line.attention)
         if self.translator.keeps_results:
             self.scores.append(scores)
             self.predictions.append(texts)

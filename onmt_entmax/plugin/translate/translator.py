@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from onmt.constants import DefaultTokens
@@ -18,6 +18,7 @@ from onmt_entmax.plugin.translate.batching import join_batches
 from onmt_entmax.plugin.translate.options import MAX_EXPANSIONS
 from onmt_entmax.plugin.translate.output import Outputs
 from onmt_entmax.plugin.translate.scorers import ModelScorer, build_scorer, combine, stepping_scorer
+from onmt_entmax.plugin.translate.written import LateOutput
 from onmt_entmax.search.beam import beam_search
 from onmt_entmax.search.mbr import decide
 from onmt_entmax.search.result import Hypothesis, SearchResult
@@ -41,6 +42,7 @@ class SparseTranslator(StockTranslator):
     decision, mbr_utility = "map", "chrf"
     certificates_file = ""
     attention_file = ""
+    record_files: Sequence[LateOutput | None] = (None, None)  # of these two, where they are to be written
     average_probabilities = False
     matmul_precision = "auto"
     keeps_results = True  # beside writing them: the caller looks at them
@@ -57,6 +59,8 @@ class SparseTranslator(StockTranslator):
         translator.mbr_utility = getattr(opt, "mbr_utility", cls.mbr_utility)
         translator.certificates_file = getattr(opt, "certificates", "") or ""
         translator.attention_file = getattr(opt, "attention", "") or ""
+        named = (translator.certificates_file, translator.attention_file)
+        translator.record_files = [LateOutput(path) if path not in ("", "-") else None for path in named]
         translator.matmul_precision = getattr(opt, "matmul_precision", cls.matmul_precision)
         # the command looks at neither scores nor predictions, and there may be ten million lines of them
         translator.keeps_results = running_command() != "onmt_translate"

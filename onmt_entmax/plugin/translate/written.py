@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
-from typing import BinaryIO, Optional
+from typing import BinaryIO
 
 from onmt.utils.logging import logger as onmt_logger
 from torch import Tensor
 
 from onmt_entmax.errors import invalid_setting
-from onmt_entmax.files import WholeFile, cannot_write, json_line
+from onmt_entmax.files import WholeFile, cannot_write
 from onmt_entmax.plugin.translate.options import without_effect
 
 
@@ -38,10 +38,13 @@ class Predictions(list):
 
 
 class LateOutput:
-    """The output file: a :class:`~onmt_entmax.files.WholeFile`, begun at the first write.
+    """A file of outputs, certificates or attention: a :class:`~onmt_entmax.files.WholeFile`, begun at the first write.
 
     A model that cannot be loaded, or a run that is killed, leaves earlier predictions alone. Where a program lets one
     translator run several times, later runs append to the file.
+
+    Attributes:
+        lines: input lines that earlier runs wrote about.
 
     Raises:
         UserError: the disk's error, in one line.
@@ -51,6 +54,7 @@ class LateOutput:
         self.path = path
         self.file: WholeFile | BinaryIO | None = None
         self.finished = False  # an earlier run
+        self.lines = 0
 
     def write(self, text: str) -> int:
         """Append text."""
@@ -114,30 +118,6 @@ def infer_list(stock):
         return [], predictions
 
     return infer_list
-
-
-class Records:
-    """A file of JSON lines that appears under its name when it is whole; without a path, or with ``-``, no file."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.file: Optional[WholeFile] = None  # made late: a model that cannot be loaded leaves an earlier file alone
-
-    def write(self, record: dict) -> None:
-        if self.path not in ("", "-"):
-            self.file = self.file or WholeFile(self.path)
-            self.file.write((json_line(record) + "\n").encode("utf-8"))
-
-    def finish(self) -> None:
-        """Put the file in its place; without input lines it is empty."""
-        if self.path not in ("", "-"):
-            self.file = self.file or WholeFile(self.path)
-            self.file.finish()
-
-    def discard(self) -> None:
-        """Remove what was written, after a failure."""
-        if self.file is not None:
-            self.file.discard()
 
 
 class Total:

@@ -232,8 +232,8 @@ def test_text_that_has_changed_starts_from_the_beginning(folder, tmp_path):
     path.write_text(path.read_text(encoding="utf-8").replace(" ", "  ", 1), encoding="utf-8")
     build(opt, resumed, lines.append)
     assert lines == [
-        "The training data starts from the beginning: size of the corpora's files changed since the checkpoint."
+        "The training data starts from the beginning: the corpora's files or transforms changed since the checkpoint."
     ]
-    del resumed["data"]["settings"]["size of the corpora's files"]
+    del resumed["data"]["settings"]["the corpora's files or transforms"]
     build(opt, resumed, lines.append)  # a checkpoint of an older version
     assert len(lines) == 1

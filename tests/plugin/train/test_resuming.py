@@ -188,3 +188,61 @@ def test_another_number_of_processes_is_named_once(folder, base, caplog):
     with caplog.at_level(logging.INFO, logger="onmt"):
         train(config(folder, keep_best="true"), folder / "base" / "m", 5, "-train_from", str(base))
     assert said(caplog).count("The checkpoint is of 2 processes, this run has 1: the data is read from the begin") == 1
+    # speed and epochs count from there: not what two processes had seen
+    checkpoint[KEY]["seen"] = {"words": 10**9, "elapsed": 1.0}
+    torch.save(checkpoint, base)
+    yaml = config(folder, batch_type="tokens", batch_size=30, valid_steps=1, accum_count="[1]")
+    train(yaml, folder / "base" / "m", 6, "-train_from", str(base))
+    row = read_rows(folder / "base" / "m_metrics.jsonl")[-1]
+    assert row["words_per_second"] > 0 and row["epoch"] == 6 / row["steps_per_epoch"]
+    # 80 lines; a batch of at most 30 tokens has two lines of 9 letters and two ends, or more and shorter ones
+    assert 10 <= row["steps_per_epoch"] <= 40
+
+
+def test_unfreezing_with_a_new_state_is_done_and_said(folder, caplog):
+    train(config(folder, freeze_encoder="true"), folder / "m", 2)
+    path = str(folder / "m_step_2.pt")
+    with caplog.at_level(logging.INFO, logger="onmt"):
+        free = train(
+            config(folder, freeze_encoder="false"), folder / "m", 3, "-train_from", path, "-reset_optim", "states"
+        )
+    assert "`freeze_encoder` is False, and was True in the checkpoint's run." in said(caplog)
+    name = "encoder.rnn.weight_ih_l0"
+    assert not free["opt"].freeze_encoder and not torch.equal(load(path)["model"][name], free["model"][name])
+
+
+def test_new_betas_are_taken_with_keep_states(folder, base):
+    yaml = config(folder, adam_beta1=0.5, adam_beta2=0.7)
+    kept = train(yaml, folder / "base" / "m", 5, "-train_from", str(base))
+    assert kept["optim"]["optimizer"]["param_groups"][0]["betas"] == (0.9, 0.999)
+    other = train(yaml, folder / "n", 5, "-train_from", str(base), "-reset_optim", "keep_states")
+    assert other["optim"]["optimizer"]["param_groups"][0]["betas"] == (0.5, 0.7)
+
+
+def test_other_validation_data_begin_the_comparison_anew(folder, base, caplog):
+    checkpoint = load(base)
+    checkpoint[KEY]["best"] = {"step": 4, "accuracy": 100.0}  # which nothing beats
+    torch.save(checkpoint, base)
+    rest = ("-train_from", str(base))
+    train(config(folder, keep_best="true"), folder / "base" / "m", 8, *rest)
+    assert load(folder / "base" / "m_step_8.pt")[KEY]["best"]["accuracy"] == 100.0
+    for side in ("src", "tgt"):
+        with open(folder / f"valid.{side}", "a", encoding="utf-8") as file:
+            file.write("a b\n")
+    with caplog.at_level(logging.INFO, logger="onmt"):
+        train(config(folder, keep_best="true"), folder / "base" / "m", 8, *rest)
+    assert "The validation data is not what it was at the checkpoint: best validation" in said(caplog)
+    assert load(folder / "base" / "m_best.pt")[KEY]["step"] == 8
+
+
+def test_the_vocabulary_is_the_checkpoints_also_with_other_transforms(folder, base, caplog):
+    (folder / "other").write_text("h\ng\nf\ne\nd\nc\nb\na\n", encoding="utf-8")
+    before = load(base)["vocab"]["src"]
+    more = ("-train_from", str(base), "-src_vocab", str(folder / "other"), "-transforms", "filtertoolong")
+    with caplog.at_level(logging.INFO, logger="onmt"):
+        on = train(config(folder), folder / "base" / "m", 5, *more)
+    assert on["vocab"]["src"] == before and f"`src_vocab: {folder / 'other'}` is not used" in said(caplog)
+    with pytest.raises(
+        UserError, match="`transforms`: .*They need '.*which the vocabulary of .* lacks: add `update_vo"
+    ):
+        train(config(folder), folder / "n", 5, *more[:2], "-transforms", "prefix", "-src_prefix", "<new>")

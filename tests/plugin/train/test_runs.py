@@ -13,9 +13,12 @@ import torch
 
 from onmt_entmax import files
 from onmt_entmax.errors import UserError
+from onmt_entmax.files import read_lines
 from onmt_entmax.plugin.train.saver import KEY
+from onmt_entmax.plugin.train.trainer import SparseTrainer
 from onmt_entmax.report.metrics import read_rows
 from tests.plugin.train.helpers import config, load, tensors, train
+from tests.stock import run_main
 
 
 def test_rate_follows_validation_loss_and_nothing_else(folder):
@@ -279,3 +282,42 @@ def test_full_disk_names_the_last_whole_checkpoint(folder, monkeypatch):
     )
     assert sorted(os.listdir(folder / "out")) == ["m_metrics.jsonl", "m_step_2.pt"]
     load(f"{path}_step_2.pt")
+
+
+def test_epochs_follow_the_accumulation():
+    """1,000 lines in batches of 10: 100 steps an epoch, and from step 200 on, four batches at a time, 25."""
+    from argparse import Namespace
+
+    from onmt_entmax.plugin.train.state import Run
+
+    run = object.__new__(Run)
+    run.lines, run.counted_from = {"a": 1000}, 0
+    run.opt = Namespace(
+        batch_type="sents", batch_size=10, accum_count=[1, 4], accum_steps=[0, 200], parallel_mode="data_parallel"
+    )
+    assert [run.steps_per_epoch(step) for step in (0, 1, 200, 201)] == [100, 100, 100, 25]
+    assert [run.epoch(step) for step in (0, 50, 200, 225)] == [0, 0.5, 2, 3]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # stock never closes its /dev/null
+def test_scores_of_validation_are_line_by_line(folder, monkeypatch):
+    """Blank lines of either side, and a source that is too long, shift nothing."""
+    sources = ["a b", "", "c", "d e", "a b c d e f g h", "f"]
+    targets = ["b a", "x", "", "e d", "h g f e d c b a", "f"]
+    yaml = config(folder, valid_metrics="[BLEU]", transforms="[filtertoolong]", src_seq_length=6, dropout="[0.0]")
+    for side, lines in (("src", sources), ("tgt", targets)):
+        (folder / f"valid.{side}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    seen = []
+    stock = SparseTrainer._eval_handler
+    monkeypatch.setattr(
+        SparseTrainer, "_eval_handler", lambda self, **given: seen.append(given) or stock(self, **given)
+    )
+    train(yaml, folder / "m", 4)
+    assert seen[0]["texts_ref"] == ["b a", "x", "e d", "h g f e d c b a", "f"]
+    predictions = seen[0]["preds"]
+    assert [bool(line) for line in (predictions[1], predictions[3])] == [False, False] and len(predictions) == 5
+    assert read_rows(folder / "m_metrics.jsonl")[-1]["BLEU"] >= 0
+    (folder / "alone.src").write_text("a b\nd e\nf\n", encoding="utf-8")
+    words = ["-model", f"{folder}/m_step_4.pt", "-src", f"{folder}/alone.src", "-output", f"{folder}/alone.out"]
+    run_main("translate", [*words, "-beam_size", "1"])
+    assert read_lines(folder / "alone.out") == [predictions[0], predictions[2], predictions[4]]

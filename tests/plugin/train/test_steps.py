@@ -49,6 +49,7 @@ def test_configuration(text, tmp_path, capsys):
         ("data: [", "not YAML"),
         ("data: {a: {path_src: a.src}}\nbatch_size: true", "`batch_size`: True"),
         ("data: {a: {path_src: a.src}}\naccum_count: []", "`accum_count`: []"),
+        ("data: {a: {path_src: a.src}}\naccum_count: [1, 4]", "`accum_count`: [1, 4]. It changes during the run"),
         ("data: {a: {path_src: }}", "`path_src`: None"),
         ("data: {a: {path_src: a.src, weight: 0}}", "`data` names no training corpus"),
         ("data: {a: text}", "`data` names no training corpus"),

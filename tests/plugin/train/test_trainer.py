@@ -92,3 +92,16 @@ def test_a_batch_that_does_not_fit_is_left_out(folder, monkeypatch, caplog):
     checkpoint = train(config(folder, num_workers=0, valid_steps=100), folder / "m", 3)
     assert len(calls) == 3 and "Step 2: out of memory on the GPU; a batch is left out." in caplog.text
     assert checkpoint[KEY]["ranks"][0]["total"]["n_batchs"] == 2
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 20])
+def test_truncated_targets_lose_nothing(folder, size):
+    """Hidden states are handed on, so the output layer's gradient is the sum over all tokens, as without pieces."""
+    still = {"dropout": "[0.0]", "optim": "sgd", "learning_rate": 1.0, "max_grad_norm": 0, "layers": 1}
+    whole = train(config(folder, **still), folder / "whole", 1)
+    pieces = train(config(folder, truncated_decoder=size, **still), folder / "pieces", 1)
+    counts = [one[KEY]["ranks"][0]["total"] for one in (whole, pieces)]
+    assert counts[0]["n_words"] == counts[1]["n_words"] > 8
+    for name in ("weight", "bias"):
+        torch.testing.assert_close(pieces["generator"][name], whole["generator"][name])
+    torch.testing.assert_close(counts[1]["loss"], counts[0]["loss"])

@@ -65,6 +65,25 @@ def test_a_process_that_fails_ends_all_of_them(capfd, ending, status):
     assert "Traceback" not in said
 
 
+def test_two_processes_step_as_one_does_on_the_same_lines(folder):
+    """Where all lines are alike the mean gradient of two processes is that of one."""
+    for name in ("a", "b", "valid"):
+        for side, line in (("src", "a b c\n"), ("tgt", "c b a\n")):
+            (folder / f"{name}.{side}").write_text(line * 40, encoding="utf-8")
+    alone = {"dropout": "[0.0]", "optim": "sgd", "learning_rate": 1.0, "max_grad_norm": 0, "valid_steps": 100}
+    alone.update(tokendrop_temperature=1e-9, bucket_size=8)
+    models = []
+    for processes in ("1", "2"):
+        command = [sys.executable, "-W", "ignore", "-m", "onmt.bin.train", "-config", config(folder, **alone)]
+        command += ["-world_size", processes, "-save_model", folder / processes, "-train_steps", "2"]
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-2000:]
+        models.append(load(folder / f"{processes}_step_2.pt"))
+    for name, value in models[0]["model"].items():
+        torch.testing.assert_close(models[1]["model"][name], value, rtol=1e-4, atol=1e-5)
+    assert models[1][KEY]["ranks"][0]["total"]["n_words"] == models[0][KEY]["ranks"][0]["total"]["n_words"]
+
+
 def test_onmt_train_starts_them_without_gpus(folder):
     yaml = config(folder, save_checkpoint_steps=2, valid_steps=2)
     command = [sys.executable, "-W", "ignore", "-m", "onmt.bin.train", "-config", yaml, "-world_size", "2"]

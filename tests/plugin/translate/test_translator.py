@@ -14,6 +14,7 @@ from onmt.utils.parse import ArgumentParser
 
 import onmt_entmax
 from onmt_entmax.errors import UserError
+from onmt_entmax.files import read_records
 from onmt_entmax.plugin.translate.scorers import build_scorer
 from onmt_entmax.search.mbr import utilities
 
@@ -301,6 +302,9 @@ def test_python_api_returns_certificates_beside_predictions(entmax_model, tmp_pa
     assert predictions[1] == [""]
     assert predictions.certificates[0]["hypotheses"][0]["log_prob"] == pytest.approx(scores[0][0])
     assert all(math.isfinite(score) for score in scores[0])
+    again = translator.infer_list(["d e"])[1]  # the file goes on, as that of the outputs does
+    assert again.certificates[0]["line"] == 1
+    assert read_records(tmp_path / "c.jsonl") == [*predictions.certificates, {**again.certificates[0], "line": 4}]
     translator.terminate()
 
 
