@@ -25,7 +25,7 @@ from onmt_entmax.report.figures.plots import draw_panel, group, panels
 from onmt_entmax.report.figures.trust import sentences, trust_figure, trusts_of
 from onmt_entmax.report.metrics import Metrics
 from onmt_entmax.report.readers import attention_of, certainty, read_objects
-from onmt_entmax.report.run_files import RunFiles
+from onmt_entmax.report.run_files import Examples, RunFiles
 from onmt_entmax.report.steps import forced_of
 from onmt_entmax.report.trees import ENDS, LEGEND_DROPPED, tree_of
 from onmt_entmax.search.result import RATES
@@ -60,12 +60,14 @@ def page(run: RunFiles, examples: int = 20) -> str:
     filters = {name: getattr(text, name) for name in ("cells", "count", "percent", "percent_of_log")}
     environment.filters.update(filters)
     environment.globals.update(eos=text.EOS, ends=ENDS, legend=LEGEND_DROPPED)
+    # of all inputs, as `evaluate` counts them: those that were not searched, too
+    certificates = {path: read_objects(path) for path in run.certificates}
     names = dict.fromkeys(text.alphas_name(*own.alphas, own.learned) for own in run.metrics)
     made = environment.get_template("page.html").render(
         title=run.folder.resolve().name,
         subtitle=", ".join([*names, f"made by onmt_entmax {version()}"]),
         css=(_TEMPLATES / "page.css").read_text(encoding="utf-8"),
-        tiles=_tiles(run),
+        tiles=_tiles(run, certificates),
         notices=run.notices,
         setup=[_facts(own) for own in run.metrics] + [_best(path.name, note) for path, note in run.best.items()],
         settings=[(path.name, content) for path, content in run.settings.items()],
@@ -74,7 +76,7 @@ def page(run: RunFiles, examples: int = 20) -> str:
         curve_signatures="\n".join(dict.fromkeys(own.signature for own in run.metrics)),
         scores=[_score(path.name, result) for path, result in run.results.items()],
         sparsity=[_sparsity(path.name, record) for path, record in run.sparsity.items()],
-        certificates=[_certificates(path) for path in run.certificates],
+        certificates=[_certificates(path.name, records) for path, records in certificates.items()],
         trust=_trust(run),
         examples=[_example(example) for example in run.examples(examples)],
         sources=[[path.name, sha256(path)[:16]] for path in run.used],
@@ -82,7 +84,7 @@ def page(run: RunFiles, examples: int = 20) -> str:
     return made.strip() + "\n"
 
 
-def _tiles(run: RunFiles) -> list[tuple[str, str]]:
+def _tiles(run: RunFiles, certificates: Examples) -> list[tuple[str, str]]:
     """The few numbers to see first, each with the file it is from where there are several."""
     tiles: list[tuple[str, str]] = []
 
@@ -99,8 +101,8 @@ def _tiles(run: RunFiles) -> list[tuple[str, str]]:
             if values.get(key) is not None:
                 split = parse_signature(result["signatures"].get(key, "")).get("split", "unknown")
                 add(f"{values[key]:.2f}", f"{_NAMES[key]}, {split} set", path, run.results)
-    for path in list(run.certificates)[:1]:
-        rates = certificate_rates(read_objects(path))
+    for path, records in list(certificates.items())[:1]:
+        rates = certificate_rates(records)
         for key, what in (("complete", "complete searches"), ("optimal", "certified best")):
             tiles.append((f"{rates[key]:.1f}%", f"{what}, of all inputs of {path.name}"))
     numbers: list[tuple[Path, Any, Any]] = [
@@ -220,12 +222,11 @@ def _sparsity(name: str, record: dict[str, Any]) -> tuple[str, list[list[str]], 
     return name, rows, record["signature"]
 
 
-def _certificates(path: Path) -> tuple[str, int, list[list[str]], list[str]]:
-    records = read_objects(path)  # all inputs, as `evaluate` counts them: those that were not searched, too
+def _certificates(name: str, records: list[dict[str, Any]]) -> tuple[str, int, list[list[str]], list[str]]:
     rates = certificate_rates(records)
     reasons = Counter(record["reason"] for record in records if record["reason"])
     missing = [f"No certificate for {number:,}: {reason}." for reason, number in reasons.items()]
-    return path.name, len(records), [[_NAMES[key], f"{rates[key]:.1f}"] for key in RATES], missing
+    return name, len(records), [[_NAMES[key], f"{rates[key]:.1f}"] for key in RATES], missing
 
 
 def _example(example: dict[str, Any]) -> dict[str, Any]:

@@ -305,10 +305,13 @@ def check_output(grid: dict, output: Path) -> None:
     if changed:
         what = names.get(changed[0], changed[0])
         raise UserError(f"{output} was made with another {what}. Give another --output, or delete it.")
-    if grid["prepare"] and (Path(grid["data"]) / MANIFEST).is_file():
-        check_corpus(grid["prepare"], Path(grid["data"]) / MANIFEST, output)
-    if old.get("length") != grid["length"] and (Path(grid["data"]) / "manifest.json").is_file():
-        lines = jobs.training_lines(Path(grid["data"]))
+    manifest = Path(grid["data"]) / MANIFEST
+    if not manifest.is_file():
+        return
+    if grid["prepare"]:
+        check_corpus(grid["prepare"], manifest, output)
+    if old.get("length") != grid["length"]:
+        lines = jobs.training_lines(manifest.parent)
         before, now = (jobs.lengths(one, lines)["train_steps"] for one in (old, grid))
         if (now or math.inf) < (before or math.inf):
             rule = f"{output} was made with {before or 'no limit'}; a training can only become longer."
