@@ -227,7 +227,7 @@ class Worker:
 
 def serve(pipe, args: argparse.Namespace, task: dict, alpha: float | None, checkpoint: str | None, how: str) -> None:
     """Do what the other end asks for, with float32 products as ``how`` says, until it closes."""
-    with products(how):
+    with products(how, training=True):
         _serve(pipe, args, task, alpha, checkpoint)
 
 
@@ -288,7 +288,7 @@ def compare(name: str, task: dict, args: argparse.Namespace, checkpoints: dict[f
     """One row for each alpha: milliseconds of a step, words per second, and peak memory if asked for."""
     how = args.matmul_precision if args.device == "cpu" else "fp32"
     sides = {"stock": Worker(args, task, None)}
-    if choose(how).library != "PyTorch":
+    if choose(how, training=True).library != "PyTorch":
         sides["stock, same products"] = Worker(args, task, None, how=how)
     stock = list(sides)
     sides.update({f"{a:g}": Worker(args, task, a, checkpoints.get(a), how) for a in args.alphas})
@@ -314,7 +314,7 @@ def compare(name: str, task: dict, args: argparse.Namespace, checkpoints: dict[f
     for side, support in supports.items():
         ours, theirs = times[side] / args.block, times["stock"] / args.block
         more = {"alpha": float(side), "words_per_second": words / ours, "words_per_second_stock": words / theirs}
-        more |= {"support": support, "products": choose(how).name}
+        more |= {"support": support, "products": choose(how, training=True).name}
         if len(stock) > 1:
             more["ratio_same_products"] = times[stock[1]] / times[side]
         if side in memory:

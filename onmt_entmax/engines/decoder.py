@@ -17,7 +17,7 @@ N)``: the embedding, the fed-back attentional output, its own. What meets a matr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import starmap
 from typing import NamedTuple
@@ -54,6 +54,22 @@ class Plan(NamedTuple):
     def factors(self, dtype: torch.dtype) -> list[list[Tensor]] | None:
         """The dropout's factors by layer and step, each ``(H, n)``."""
         return None if self.dropout is None else [self.ragged.blocks(flat) for flat in self.dropout.factors(dtype)]
+
+
+class Arithmetic(NamedTuple):
+    """How matrices are multiplied.
+
+    Attributes:
+        operand: prepares what is multiplied several times.
+        mm, addmm: torch's, or such that give the same up to rounding; operands may be prepared.
+    """
+
+    operand: Callable[[Tensor], Tensor]
+    mm: Callable[..., Tensor]
+    addmm: Callable[..., Tensor]
+
+
+EXACT = Arithmetic(lambda x: x, torch.mm, torch.addmm)
 
 
 class UnrollOperations(torch.autograd.Function):
@@ -223,6 +239,7 @@ def gradients_at_once(
     d_results: Tensor,
     d_scores: Tensor,
     layers: Iterable[tuple[Iterable[Tensor], Tensor, Tensor | None]],
+    multiply: Arithmetic = EXACT,
 ) -> Gradients:
     """Those gradients that are one product over all steps, once the gradients of all activations are there.
 
@@ -231,38 +248,41 @@ def gradients_at_once(
         probs, d_scores: ``(T, B, S)``.
         layers: arguments of :func:`_gradients_of_layer` from the last layer to the first; an iterator may make each
             layer's copies when they are asked for.
+        multiply: for the gradients of weights and embeddings.
     """
     size = queries.size(2)
     d_keys = torch.bmm(d_scores.permute(1, 2, 0), queries.transpose(0, 1))
     d_values = torch.bmm(probs.permute(1, 2, 0), d_results.transpose(0, 1))
-    d_w_query = d_results.view(-1, size).t() @ queries.view(-1, size)
-    d_embs, d_weights = zip(*starmap(partial(_gradients_of_layer, size), layers))
+    d_w_query = multiply.mm(d_results.view(-1, size).t(), queries.view(-1, size))
+    d_embs, d_weights = zip(*starmap(partial(_gradients_of_layer, size, multiply), layers))
     d_emb = None if d_embs[-1] is None else ragged.unpack(d_embs[-1])
     return Gradients((d_emb, d_keys, d_values, d_w_query), [tensor for four in reversed(d_weights) for tensor in four])
 
 
 def _gradients_of_layer(
-    size: int, pieces: Iterable[Tensor], read: Tensor, w_emb: Tensor | None
+    size: int, multiply: Arithmetic, pieces: Iterable[Tensor], read: Tensor, w_emb: Tensor | None
 ) -> tuple[Tensor | None, list[Tensor]]:
     """Gradients of the embeddings ``(N, E)`` and of a layer's four tensors.
 
     Args:
         size: H.
+        multiply: see :func:`gradients_at_once`.
         pieces: the gradient of the gates, ``(4H, N)``, some rows at a time.
         read: what the layer read, ``(features, N)``.
         w_emb: the embedding's part of the layer's weight, ``(4H, E)``; None: no gradient of embeddings is wanted.
     """
-    below, own = read[:-size].t(), read[-size:].t()
+    below, own = (multiply.operand(part).t() for part in (read[:-size], read[-size:]))
     d_w_ih, d_w_hh, d_bias = (read.new_empty(4 * size, *rest) for rest in ([below.size(1)], [size], []))
     d_emb = None if w_emb is None else read.new_zeros(read.size(1), w_emb.size(1))
     start = 0
     for piece in pieces:
         rows = slice(start, start + piece.size(0))
-        torch.mm(piece, below, out=d_w_ih[rows])
-        torch.mm(piece, own, out=d_w_hh[rows])
         torch.sum(piece, 1, out=d_bias[rows])
+        piece = multiply.operand(piece)
+        multiply.mm(piece, below, out=d_w_ih[rows])
+        multiply.mm(piece, own, out=d_w_hh[rows])
         if d_emb is not None:
-            d_emb.addmm_(piece.t(), w_emb[rows])
+            multiply.addmm(d_emb, piece.t(), w_emb[rows], out=d_emb)
         start = rows.stop
         del piece  # before the next one is made
     return d_emb, [d_w_ih, d_w_hh, d_bias, d_bias]

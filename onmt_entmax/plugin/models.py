@@ -28,10 +28,10 @@ def float32_products(on_gpu: bool, wanted: str = "auto", log: Callable[[str], ob
     Args:
         on_gpu: whether the model runs there: older PyTorch has one setting for both, which would round there.
         wanted: the option.
-        log: told where products are less exact than float32.
+        log: told where products are less exact than float32, or were to be.
     """
     with products("fp32" if on_gpu else wanted) as found:
-        if log is not None and found.precision != "fp32":
+        if log is not None and (wanted == "bf16" or found.precision != "fp32"):
             log(f"Matrix products: {found.library}, {found.precision} ({found.reason})")
         yield
 

@@ -17,6 +17,7 @@ from onmt_entmax.engines.cpu.attention import attend_backward, attend_forward, f
 from onmt_entmax.engines.cpu.blocks import Blocks, scratch, to_columns, transposed
 from onmt_entmax.engines.cpu.cells import cell_backward, cell_forward
 from onmt_entmax.engines.cpu.loops import NO_MASK, NONE, threads_for
+from onmt_entmax.engines.cpu.products import arithmetic
 from onmt_entmax.engines.decoder import contiguous_transpose, gradients_at_once
 from onmt_entmax.engines.lstm import writable
 
@@ -33,7 +34,9 @@ class UnrollCompiled(torch.autograd.Function):
         cells = [weights[4 * i : 4 * i + 4] for i in range(layers)]
         batch, steps, size, embedded = ragged.batch, ragged.steps, feed.size(-1), emb.size(-1)
         threads = plan.threads or threads_for(size * batch)
-        weight = [torch.cat([w_ih, w_hh], 1) for w_ih, w_hh, _, _ in cells]
+        multiply = arithmetic()
+        weight = [multiply.operand(torch.cat([w_ih, w_hh], 1)) for w_ih, w_hh, _, _ in cells]
+        w_out = multiply.operand(w_query)
         bias = [(b_ih + b_hh).detach().numpy() for _, _, b_ih, b_hh in cells]
         gates, memories = ([Blocks.empty(n * size, ragged, emb) for _ in range(layers)] for n in (4, 1))
         inputs = [Blocks.empty(part.size(1), ragged, emb) for part in weight]
@@ -59,7 +62,7 @@ class UnrollCompiled(torch.autograd.Function):
             last = t + 1 == steps
             to_columns(threads, np_emb, 0, index, at, n, inputs[0].arrays[t], embedded)
             for i in range(layers):
-                torch.mm(weight[i], inputs[i].tensors[t], out=gates[i].tensors[t])
+                multiply.mm(weight[i], inputs[i].tensors[t], out=gates[i].tensors[t])
                 cell_forward(
                     *(threads, bias[i], gates[i].arrays[t], memories[i].arrays[t]),
                     *(memories[i].arrays[t - 1] if t > 0 else np_first[i], np_state[i]),
@@ -70,7 +73,7 @@ class UnrollCompiled(torch.autograd.Function):
                 *(threads, np_state[-1], np_queries[t], np_keys, np_values, np_lengths, alpha, np_probs[t]),
                 attended.arrays[t],
             )
-            attended.tensors[t].addmm_(w_query, state[-1][:, :n])
+            multiply.addmm(attended.tensors[t], w_out, state[-1][:, :n], out=attended.tensors[t])
             following = _NONE if last else inputs[0].arrays[t + 1]
             finish_forward(*(threads, attended.arrays[t], *masks[-1][t], np_outputs, t, following, embedded))
             ended = 0 if last else ragged.rows[t + 1]
@@ -79,7 +82,7 @@ class UnrollCompiled(torch.autograd.Function):
                     last_cell[i, ended:n] = memories[i].tensors[t][:, ended:].t()
             at += n
 
-        ctx.plan = plan
+        ctx.plan, ctx.multiply = plan, multiply
         ctx.save_for_backward(
             *(keys, values, w_query, attended.flat, queries, probs, lengths, *weights[::4], *weights[1::4], *first),
             *(buffer.flat for buffers in (gates, inputs, memories) for buffer in buffers),
@@ -90,7 +93,7 @@ class UnrollCompiled(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, d_outputs, d_probs, d_last_hidden, d_last_cell):
-        plan = ctx.plan
+        plan, multiply = ctx.plan, ctx.multiply
         ragged, steps, batch, alpha = plan.ragged, plan.ragged.steps, plan.ragged.batch, float(plan.alpha)
         keys, values, w_query, attended, queries, probs, lengths, *rest = ctx.saved_tensors
         layers = len(rest) // 6
@@ -113,8 +116,8 @@ class UnrollCompiled(torch.autograd.Function):
             if d_last_cell is not None:
                 d_cell[i].copy_(d_last_cell[i].t())
         # copied, as products with a transposed view take a fifth more, at every step
-        recurrent = [transposed(read[:, -size:], own) for read, own in zip(w_ih, w_hh)]
-        w_query_t = transposed(w_query)
+        recurrent = [multiply.operand(transposed(read[:, -size:], own)) for read, own in zip(w_ih, w_hh)]
+        w_query_t = multiply.operand(transposed(w_query))
 
         np_keys, np_values, np_lengths, np_probs = (x.detach().numpy() for x in (keys, values, lengths, probs))
         np_d_results, np_d_scores = d_results.numpy(), d_scores.numpy()
@@ -130,7 +133,7 @@ class UnrollCompiled(torch.autograd.Function):
                 *(threads, attended.arrays[t], *masks[-1][t], np_d_outputs, t, np_d_read[0], np_d_result),
                 np_d_results[t],
             )
-            torch.addmm(d_read[-1][size:, :n], w_query_t, d_result, out=d_hidden)
+            multiply.addmm(d_read[-1][size:, :n], w_query_t, d_result, out=d_hidden)
             attend_backward(
                 *(threads, np_probs[t], np_d_results[t], np_keys, np_values, np_lengths, alpha, np_d_probs, t),
                 *(np_d_scores[t], np_d_hidden),
@@ -142,7 +145,7 @@ class UnrollCompiled(torch.autograd.Function):
                     *(memories[i].arrays[t - 1] if t > 0 else np_first[i], d_out, d_row, above),
                     *(*between, np_d_cell[i]),
                 )
-                torch.mm(recurrent[i], d_gates[i].tensors[t], out=d_read[i][:, :n])
+                multiply.mm(recurrent[i], d_gates[i].tensors[t], out=d_read[i][:, :n])
                 if i > 0:
                     d_out, d_row, above, between = np_d_read[i - 1], size, np_d_read[i], masks[i - 1][t]
 
@@ -156,6 +159,7 @@ class UnrollCompiled(torch.autograd.Function):
                 d_results,
                 d_scores,
                 _last_first(d_gates, inputs, w_emb, threads, plan.block_rows),
+                multiply,
             )
         )
         d_hidden = torch.stack([part[size:].t() for part in d_read])

@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 from onmt_entmax.engines.cpu.blocks import Blocks, to_columns, to_rows, transposed
 from onmt_entmax.engines.cpu.cells import cell_backward, cell_forward
 from onmt_entmax.engines.cpu.loops import NO_MASK, NONE, threads_for
+from onmt_entmax.engines.cpu.products import arithmetic
 from onmt_entmax.engines.lstm import writable
 from onmt_entmax.engines.ragged import Ragged
 
@@ -73,7 +74,9 @@ class EncodeLayer(torch.autograd.Function):
         w_ih, w_hh, b_ih, b_hh = (weights[k::4] for k in range(4))
         size, batch, tokens = w_hh[0].size(1), ragged.batch, x.size(0)
         threads, none = threads or threads_for(size * batch), NONE[2]
-        read = [x if d == 0 else x.index_select(0, mirrored) for d in directions]
+        multiply = arithmetic()
+        read = [multiply.operand(x if d == 0 else x.index_select(0, mirrored)) for d in directions]
+        w_new, w_state = ([multiply.operand(part) for part in parts] for parts in (w_ih, w_hh))
         gates, cells, previous = (
             [Blocks.empty(features, ragged, x) for _ in directions] for features in (4 * size, size, size)
         )
@@ -86,9 +89,9 @@ class EncodeLayer(torch.autograd.Function):
             last = t + 1 == ragged.steps
             for d in directions:
                 gate = gates[d].tensors[t]
-                torch.mm(w_ih[d], read[d][at : at + n].t(), out=gate)
+                multiply.mm(w_new[d], read[d][at : at + n].t(), out=gate)
                 if t > 0:  # the first state is zero, and so is its product
-                    gate.addmm_(w_hh[d], previous[d].tensors[t])
+                    multiply.addmm(gate, w_state[d], previous[d].tensors[t], out=gate)
                 cell_forward(
                     *(threads, bias[d], gates[d].arrays[t], cells[d].arrays[t]),
                     *(cells[d].arrays[t - 1] if t > 0 else np_first[d], np_state[d]),
@@ -99,7 +102,7 @@ class EncodeLayer(torch.autograd.Function):
                 if ended < n:
                     last_cell[d, :, ended:n] = cells[d].tensors[t][:, ended:]
             at += n
-        ctx.threads, ctx.ragged = threads, ragged
+        ctx.threads, ctx.ragged, ctx.multiply = threads, ragged, multiply
         buffers = (buffer.flat for part in (gates, cells, previous) for buffer in part)
         ctx.save_for_backward(mirrored, x, *w_ih, *w_hh, *buffers)
         return result, state.transpose(1, 2), last_cell.transpose(1, 2)
@@ -107,7 +110,7 @@ class EncodeLayer(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, d_result, d_last_hidden, d_last_cell):
-        threads, ragged = ctx.threads, ctx.ragged
+        threads, ragged, multiply = ctx.threads, ctx.ragged, ctx.multiply
         mirrored, x, *rest = ctx.saved_tensors
         directions = range(len(rest) // 5)
         w_ih, w_hh, gates, *buffers = (rest[k * len(directions) : (k + 1) * len(directions)] for k in range(5))
@@ -120,7 +123,7 @@ class EncodeLayer(torch.autograd.Function):
             d_state.copy_(d_last_hidden.transpose(1, 2))
         if d_last_cell is not None:
             d_cell.copy_(d_last_cell.transpose(1, 2))
-        w_hh_t = [transposed(part) for part in w_hh]
+        w_hh_t = [multiply.operand(transposed(part)) for part in w_hh]
         np_d_result = None if d_result is None else d_result.contiguous().numpy()
         np_d_out, np_d_state, np_d_cell, np_first = (part.numpy() for part in (d_out, d_state, d_cell, first))
         index, at = _index(mirrored), x.size(0)
@@ -136,14 +139,16 @@ class EncodeLayer(torch.autograd.Function):
                     *(*NO_MASK, np_d_cell[d]),
                 )
                 if t > 0:
-                    torch.mm(w_hh_t[d], d_gates[d].tensors[t], out=d_state[d][:, :n])
+                    multiply.mm(w_hh_t[d], d_gates[d].tensors[t], out=d_state[d][:, :n])
         d_x, gradients = None, []
         for d in directions:
             d_gate, begun = d_gates[d].columns(threads), previous[d].columns(threads)
             read, d_bias = x if d == 0 else x.index_select(0, mirrored), d_gate.sum(1)
-            gradients += [d_gate @ read, d_gate[:, batch:] @ begun[:, batch:].t(), d_bias, d_bias]
+            d_gate = multiply.operand(d_gate)
+            of_read, of_begun = multiply.mm(d_gate, read), multiply.mm(d_gate[:, batch:], begun[:, batch:].t())
+            gradients += [of_read, of_begun, d_bias, d_bias]
             if ctx.needs_input_grad[3]:
-                d_read = d_gate.t() @ w_ih[d]
+                d_read = multiply.mm(d_gate.t(), w_ih[d])
                 d_x = d_read if d == 0 else d_x.add_(d_read.index_select(0, mirrored))
         return None, None, None, d_x, *gradients
 

@@ -2,7 +2,9 @@
 
 MKL takes a slow path on new AMD processors. PyTorch asks oneDNN instead where float32 products are allowed to round
 their operands to bfloat16; whether they do is up to oneDNN: with AVX-512 and without AMX it computes in float32 all the
-same. Nothing here takes the time, so that two runs on one machine compute alike.
+same. There the recurrent layers of this engine round the operands themselves, if training is asked to (``bf16``) and
+the processor multiplies bfloat16: in half of the time and less. Nothing here takes the time, so that two runs on one
+machine compute alike.
 """
 
 from __future__ import annotations
@@ -15,8 +17,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from onmt_entmax import engines
+from onmt_entmax.engines.decoder import EXACT, Arithmetic
 from onmt_entmax.errors import choices, invalid_setting
 
 CHOICES = ("auto", "fp32", "bf16")  # of the option `matmul_precision`
@@ -25,6 +29,7 @@ TOLERANCE = 2.0**-18
 # The first family of AMD's that computes 512 bits at once (Zen 5). MKL computes 256 on all of them, which is all that
 # the one before it can: there training with two threads gained nothing.
 FULL_WIDTH = 26
+MULTIPLIES_BF16 = {"avx512_bf16", "amx_bf16"}  # what Linux calls the instructions, one of which it takes
 SHAPES = ((1, 300, 40), (64, 600, 600), (1200, 900, 64), (257, 129, 33))  # rows, inner, columns
 
 
@@ -35,11 +40,13 @@ class Products(NamedTuple):
         library: ``oneDNN``, or ``PyTorch`` for what it does by itself.
         precision: ``fp32`` or ``bf16``, as found by computing some.
         reason: why, for the log.
+        by_layers: whether it is the recurrent layers that round, and nothing else does.
     """
 
     library: str
     precision: str
     reason: str
+    by_layers: bool = False
 
     @property
     def name(self) -> str:
@@ -47,13 +54,31 @@ class Products(NamedTuple):
         return self.precision if self.library == "PyTorch" else f"{self.precision}-{self.library}"
 
 
+def _mm(left: Tensor, right: Tensor, *, out: Tensor | None = None) -> Tensor:
+    found = torch.mm(left.bfloat16(), right.bfloat16())
+    return found.float() if out is None else out.copy_(found)
+
+
+def _addmm(base: Tensor, left: Tensor, right: Tensor, *, out: Tensor | None = None) -> Tensor:
+    return torch.add(base, torch.mm(left.bfloat16(), right.bfloat16()), out=out)
+
+
+ROUNDED = Arithmetic(Tensor.bfloat16, _mm, _addmm)
+
+
+def arithmetic() -> Arithmetic:
+    """How recurrent layers multiply now."""
+    return ROUNDED if _users and _users[-1][0].by_layers else EXACT
+
+
 @contextmanager
-def products(wanted: str = "auto") -> Iterator[Products]:
+def products(wanted: str = "auto", training: bool = False) -> Iterator[Products]:
     """Compute float32 products on CPUs as ``wanted`` says, and as before afterwards; may be nested, also by threads.
 
     Args:
         wanted: ``auto`` (oneDNN where it is as accurate as float32 and known to be faster; inside another use, as that
             one), ``fp32`` (PyTorch's own), ``bf16`` (oneDNN also where it rounds its operands).
+        training: whether recurrent layers may round, too, which search steps do not.
 
     Yields:
         What is in use.
@@ -62,7 +87,7 @@ def products(wanted: str = "auto") -> Iterator[Products]:
         UserError: another word, or ``bf16`` where ``ONMT_ENTMAX_ENGINE`` is ``reference``.
     """
     with _lock:
-        found = _users[-1][0] if _users and wanted == "auto" else choose(wanted)
+        found = _users[-1][0] if _users and wanted == "auto" else choose(wanted, training)
         user = (found, _precision())
         _users.append(user)
         _set(_ROUNDING if found.library == "oneDNN" else _users[0][1])
@@ -79,13 +104,13 @@ _lock = threading.Lock()
 _users: list[tuple[Products, str]] = []  # those that are not done yet, and what was set when each began
 
 
-def choose(wanted: str) -> Products:
+def choose(wanted: str, training: bool = False) -> Products:
     """What :func:`products` uses; raises as it does."""
-    return _choice(wanted, engines.setting())
+    return _choice(wanted, engines.setting(), training)
 
 
 @functools.cache
-def _choice(wanted: str, engine: str) -> Products:
+def _choice(wanted: str, engine: str, training: bool) -> Products:
     if wanted not in CHOICES:
         raise invalid_setting("matmul_precision", wanted, choices(CHOICES))
     if engine == "reference":
@@ -109,7 +134,13 @@ def _choice(wanted: str, engine: str) -> Products:
     finally:
         _set(before)
     if error <= TOLERANCE:
-        return Products("oneDNN", "fp32", f"its float32 products are exact to {error:.1e} here")
+        exact = f"its float32 products are exact to {error:.1e} here"
+        if wanted != "bf16":
+            return Products("oneDNN", "fp32", exact)
+        missing = _why_layers_do_not_round(processor, training)
+        if missing:
+            return Products("oneDNN", "fp32", f"`matmul_precision` is bf16, but {exact}, and {missing}")
+        return Products("oneDNN", "bf16", "`matmul_precision` is bf16: LSTM layers round their operands", True)
     if wanted == "bf16":
         return Products("oneDNN", "bf16", f"`matmul_precision` is bf16: products are exact to {error:.1e}")
     return Products("PyTorch", "fp32", f"oneDNN would round to bfloat16 here (error {error:.1e})")
@@ -127,6 +158,15 @@ def largest_error() -> float:
         for found in (left @ right, left @ right.t().contiguous().t(), torch.addmm(torch.zeros(()), left, right)):
             largest = max(largest, float(((found - exact).abs() / scale).max()))
     return largest
+
+
+def _why_layers_do_not_round(processor: _Processor, training: bool) -> str | None:
+    """Why this engine's layers do not round their operands, or None."""
+    if not training:
+        return "what searches and scores does not round"
+    if not processor.flags & MULTIPLIES_BF16:
+        return "the processor has no instructions for bfloat16"
+    return None if engines.name("cpu", torch.float32) == "cpu" else "no layers are compiled (numba is missing)"
 
 
 class _Processor(NamedTuple):

@@ -31,7 +31,7 @@ def main(opt: Namespace, device_id: int) -> None:
     keep_memory()
     # on a GPU the setting of older PyTorch would round there
     wanted = "fp32" if opt.gpu_ranks else opt.matmul_precision
-    with subnormals(keep=opt.keep_subnormals), products(wanted) as found:
+    with subnormals(keep=opt.keep_subnormals), products(wanted, training=True) as found:
         train(copy.copy(opt), device_id, found)
 
 

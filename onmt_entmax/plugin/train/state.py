@@ -10,6 +10,7 @@ import onmt
 import torch
 from onmt.utils import Statistics
 from onmt.utils.logging import logger
+from torch import nn
 
 from onmt_entmax import engines
 from onmt_entmax.engines.cpu.products import Products
@@ -27,6 +28,16 @@ from onmt_entmax.progress import Clock, steps_per_epoch
 from onmt_entmax.report.metrics import MetricsLog
 from onmt_entmax.signatures import signature
 from onmt_entmax.version import version
+
+
+def _products_of(model, products: Products | None) -> Products | None:
+    """What is true of this model: where LSTM layers alone may round, one without them does not."""
+    if products is None or not products.by_layers:
+        return products
+    if any(isinstance(part, (nn.LSTM, nn.LSTMCell)) for part in model.modules()):
+        return products
+    reason = "`matmul_precision` is bf16: LSTM layers alone round on this processor, and this model has none"
+    return products._replace(precision="fp32", reason=reason, by_layers=False)
 
 
 def pack_statistics(stats: Statistics) -> dict:
@@ -55,7 +66,7 @@ class Run:
     def __init__(
         self, opt: Namespace, model, resumed: dict | None, step: int, products: Products | None = None
     ) -> None:
-        self.opt, self.model, self.step, self.products = opt, model, step, products
+        self.opt, self.model, self.step, self.products = opt, model, step, _products_of(model, products)
         self.prefix = opt.save_model
         self.resumed = resumed or {}
         self.stop_rule: StopRule | None = None
