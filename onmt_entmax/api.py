@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Union
 
 import onmt_entmax
-from onmt_entmax.errors import UserError, choices, invalid_setting
+from onmt_entmax.errors import UserError, check_whole, choices, invalid_setting
 from onmt_entmax.files import split_tokens
 from onmt_entmax.search.beam import beam_search
 from onmt_entmax.search.exact import exact_search
@@ -166,6 +166,10 @@ class Model:
 
         if not paths:
             raise UserError("`load` needs a checkpoint, or several for an ensemble.")
+        for path in paths:
+            if not isinstance(path, (str, os.PathLike)):
+                raise UserError(f"`load` takes paths of checkpoints, one by one; {path!r} is none.")
+        check_whole(gpu=gpu)
         if gpu >= 0:
             check_gpu("gpu", gpu)
         self.paths = [os.fspath(path) for path in paths]
@@ -226,6 +230,14 @@ class Model:
         """
         if search not in SEARCHES:
             raise invalid_setting("search", search, choices(SEARCHES))
+        check_whole(
+            beam_size=beam_size,
+            n_best=n_best,
+            max_length=max_length,
+            min_length=min_length,
+            max_expansions=max_expansions,
+            batch_size=batch_size,
+        )
         exact = search == "exact"
         for name, value, wanted in (("whole_support", whole_support, "exact"), ("tree", tree, "beam")):
             if value and search != wanted:
@@ -280,6 +292,7 @@ class Model:
         Raises:
             UserError: another number of targets than of sources, or ``max_support`` below 1.
         """
+        check_whole(max_support=max_support, batch_size=batch_size)
         if max_support < 1:
             raise invalid_setting("max_support", max_support, "It must be at least 1.")
         models, text = self._models, self._text(sources, targets)
@@ -316,9 +329,10 @@ class Model:
         Raises:
             UserError: a setting that is not valid, or a prefix with ``</s>`` in it.
         """
+        check_whole(beam_size=beam_size, max_length=max_length, max_support=max_support, batch_size=batch_size)
         if max_support < 1:
             raise invalid_setting("max_support", max_support, "It must be at least 1.")
-        models, given = self._models, _tokens(prefix)
+        models, given = self._models, _tokens("prefix", prefix)
         if models.eos in models.target_ids(given):
             raise invalid_setting("prefix", " ".join(given), "It must not contain the end of the output.")
         settings = self._settings(beam_size, max_length, {"n_best": beam_size, "certificates": True})
@@ -424,14 +438,17 @@ class Model:
             one.tree = tree_records(result.tree, self._models.token)
 
 
-def _tokens(line: Line) -> list[str]:
+def _tokens(name: str, line: Line) -> list[str]:
     """Tokens of a line; empty ones never exist. A string's line end, as open files give it, is none of them."""
     if isinstance(line, str):
         return split_tokens(line[:-1].removesuffix("\r") if line.endswith("\n") else line)
-    return [token for token in line if token]
+    tokens = None if isinstance(line, (bytes, bytearray)) or not isinstance(line, Iterable) else list(line)
+    if tokens is None or not all(isinstance(token, str) for token in tokens):
+        raise invalid_setting(name, repr(line), "A line is a string, or a list of its tokens.")
+    return [token for token in tokens if token]
 
 
 def _lines(name: str, lines: Iterable[Line]) -> list[list[str]]:
-    if isinstance(lines, (str, bytes)):
+    if isinstance(lines, (str, bytes)) or not isinstance(lines, Iterable):
         raise invalid_setting(name, repr(lines), "It must be a list of lines; put a single line into a list.")
-    return [_tokens(line) for line in lines]
+    return [_tokens(name, line) for line in lines]

@@ -223,13 +223,18 @@ class WholeFile:
         with self._named():
             return self._file.write(data)
 
+    def sync(self) -> None:
+        """Have on the disk what was written, so that :meth:`finish` has nothing left that takes room."""
+        with self._named():
+            self._file.flush()
+            if not self._direct:
+                os.fsync(self._file.fileno())
+
     def finish(self) -> None:
         """Put the file in its place; after an error it is discarded."""
         try:
+            self.sync()
             with self._named():
-                self._file.flush()
-                if not self._direct:
-                    os.fsync(self._file.fileno())
                 self._file.close()
                 if not self._direct:
                     os.replace(self._place, self.path)
@@ -261,9 +266,9 @@ class WholeFile:
         try:
             yield
         except OSError as error:
-            if error.filename in (None, str(self._place)):
-                error.filename, error.filename2 = str(self.path), None
-            raise
+            if error.filename not in (None, str(self._place)):
+                raise
+            raise OSError(error.errno, error.strerror, str(self.path)) from error
 
 
 class _RememberingFile(io.RawIOBase):
@@ -362,8 +367,8 @@ def sha256(path: PathLike) -> str:
 def whole_folder(folder: PathLike) -> Iterator[Path]:
     """Give a fresh folder beside ``folder`` and move its content into place when the block ends without an error.
 
-    Files are moved one by one, ``manifest.json`` last, so what else lies in ``folder`` stays; after an error nothing of
-    it has changed.
+    Files are moved one by one, ``manifest.json`` last, so what else lies in ``folder`` stays; after an error in the
+    block nothing of it has changed. An old manifest goes first: files of two runs never have one.
     """
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
@@ -373,9 +378,13 @@ def whole_folder(folder: PathLike) -> Iterator[Path]:
     try:
         yield fresh
         files = (path for path in fresh.rglob("*") if path.is_file())
-        for source in sorted(files, key=lambda path: (path.name == "manifest.json", path)):
-            target = folder / source.relative_to(fresh)
+        moves = [(path, folder / path.relative_to(fresh)) for path in files]
+        for _, target in moves:
+            if target.is_dir():
+                raise UserError(f"{target} is a folder, where a file is to be written. Nothing was changed.")
             target.parent.mkdir(parents=True, exist_ok=True)
+        (folder / "manifest.json").unlink(missing_ok=True)
+        for source, target in sorted(moves, key=lambda move: (move[0].name == "manifest.json", move[0])):
             os.replace(source, target)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)

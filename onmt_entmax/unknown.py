@@ -17,12 +17,13 @@ class UnknownTokens:
 
     def __init__(self) -> None:
         self._counts: dict[str, list[int]] = {}
-        self._examples: list[str] = []
+        self._examples: dict[str, list[str]] = {}
 
     def add(self, side: str, unknown: int, total: int, examples: Iterable[str] = ()) -> None:
         """Count ``total`` tokens, ``unknown`` of them not in the vocabulary; the first few of those are named."""
-        if len(self._examples) < NAMED:
-            self._examples = list(dict.fromkeys([*self._examples, *examples]))[:NAMED]
+        named = self._examples.setdefault(side, [])
+        if len(named) < NAMED:
+            self._examples[side] = list(dict.fromkeys([*named, *examples]))[:NAMED]
         counts = self._counts.setdefault(side, [0, 0])
         counts[0] += unknown
         counts[1] += total
@@ -47,7 +48,8 @@ class UnknownTokens:
             return ""
         sentence = f"Unknown tokens: {', '.join(parts)}."
         if self.too_many:
-            if self._examples:
-                sentence += f" Some are {', '.join(map(repr, self._examples))}."
+            named = [example for side in self.too_many for example in self._examples.get(side, ())][:NAMED]
+            if named:
+                sentence += f" Some are {', '.join(map(repr, named))}."
             sentence += f" Is the {' and the '.join(self.too_many)} text prepared as the model's training text was?"
         return sentence

@@ -10,7 +10,7 @@ options() {
   while [ $# -gt 0 ]; do
     case "$1" in
       --output | --from | --mirror | --checksums)
-        [ $# -ge 2 ] || die "$1 needs a value."
+        [ -n "${2-}" ] || die "$1 needs a value."
         case "$1" in
           --output) OUTPUT=$2 ;; --from) FROM=$2 ;; --mirror) MIRROR=${2%/} ;; --checksums) CHECKSUMS=$2 ;;
         esac

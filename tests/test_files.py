@@ -159,6 +159,31 @@ def test_whole_folder_changes_nothing_after_an_error(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_whole_folder_never_has_a_manifest_of_other_files(tmp_path, monkeypatch):
+    target = tmp_path / "out"
+    for name in ("a", "b", "manifest.json"):
+        write_text(target / name, "old")
+    (target / "c").mkdir()
+    with pytest.raises(UserError, match="c is a folder, where a file is to be written"), whole_folder(target) as fresh:
+        for name in ("a", "c", "manifest.json"):
+            write_text(fresh / name, "new")
+    assert (target / "a").read_text() == (target / "manifest.json").read_text() == "old"
+    moved, replace = [], os.replace
+
+    def full(source, path):
+        if moved:
+            raise OSError(28, "No space left on device", str(path))
+        moved.append(path)
+        replace(source, path)
+
+    with pytest.raises(OSError, match="No space left"), whole_folder(target) as fresh:
+        for name in ("a", "b", "manifest.json"):
+            write_text(fresh / name, "new")
+        monkeypatch.setattr(os, "replace", full)
+    assert (target / "a").read_text() == "new" and (target / "b").read_text() == "old"
+    assert not (target / "manifest.json").exists()
+
+
 def test_whole_folder_moves_everything_and_keeps_strangers(tmp_path):
     target = tmp_path / "out"
     write_text(target / "stranger", "stays")
@@ -256,7 +281,7 @@ def test_a_part_of_a_killed_run_is_written_over(tmp_path):
 
 def test_the_disks_error_names_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "open", lambda *args: FullDisk(open(*args), 0), raising=False)  # noqa: SIM115
-    with pytest.raises(OSError, match="No space left on device: '.*/text'"):
+    with pytest.raises(OSError, match="No space left on device: '.*/text'$"):
         write_text(tmp_path / "text", "new")
     assert os.listdir(tmp_path) == []
 

@@ -37,6 +37,10 @@ def run(args: argparse.Namespace) -> int:
     for setting in ("certificates", "src", "tgt") if args.output else ():
         for side in ("src", "tgt"):
             check_output("output", f"{args.output}.{side}", setting, getattr(args, setting) or "")
+    left = None if args.tgt or not args.output else Path(f"{args.output}.tgt")
+    if left and left.exists():
+        rule = f"{left} is there from another time, and would not be the targets of these inputs: delete it."
+        raise invalid_setting("output", args.output, rule)
     examples = read_examples(args.certificates, ("certificate", "trace", "forced"))
     chosen = least_certain(examples)[: args.count]
     files = {name: path for name, path in (("src", args.src), ("tgt", args.tgt)) if path}

@@ -83,6 +83,9 @@ def check_vocabularies(expected: dict | None, found: dict, path: str) -> None:
     """Refuse a member of an ensemble whose source or target vocabulary is not the first member's."""
     if expected is None:
         return
+    starts = [vocabs["decoder_start_token"] for vocabs in (expected, found)]
+    if starts[0] != starts[1]:
+        raise UserError(f"{path}: its outputs begin with {starts[1]}, those of the first model with {starts[0]}.")
     for side, name in (("src", "source"), ("tgt", "target"), ("src_feats", "feature")):
         # there is one vocabulary for each feature
         one, other = (

@@ -146,9 +146,15 @@ def _kind_of_file(path: Path) -> Optional[str]:
         raise UserError(f"{path} is empty: nothing to show.")
     for line in lines:
         try:
-            what = kind(json.loads(line))
-        except (ValueError, TypeError, AttributeError):
-            return None  # JSON lines of somebody else, or no JSON at all
+            record = json.loads(line)
+        except ValueError:
+            if line.lstrip().startswith("{"):
+                raise UserError(f"{path} is not shown: a line of it is cut off, or no JSON.") from None
+            return None
+        try:
+            what = kind(record)
+        except (TypeError, AttributeError):
+            return None  # JSON lines of somebody else
         if what is not None:
             return what
     return None

@@ -195,6 +195,10 @@ def table2(paths: Sequence[Path]) -> Table:
             if other != path:
                 raise UserError(f"{path}: the predictions {scores['predictions']} are also in {other}.")
             runs.setdefault((output, direction), []).append(scores["bleu_tok"])
+        if "seed" in about and about["seed"] != "unknown":
+            other = seen.setdefault((output, direction, "seed", about["seed"]), path)
+            if other != path:
+                raise UserError(f"{path}: a second run of seed {about['seed']}; the first is {other}.")
         lines = PAPER2_LINES[direction.replace("en", "").strip("-")]
         if about.get("split") != "test" or about.get("train") != str(lines):
             notices.append(
@@ -294,7 +298,8 @@ def _recipe(about: dict[str, str]) -> list[str]:
 
 def _check_same(path: Path, about: dict[str, str], other: dict[str, str]) -> None:
     """Refuse to average what was not measured in the same way."""
-    for key in ("task", "set", "split", "langs", "dir", "lines", "train", "subwords", "recipe"):
+    how = ("case", "text", "tok", "romanian")
+    for key in ("task", "set", "split", "langs", "dir", "lines", "train", "subwords", "recipe", *how):
         if about.get(key) != other.get(key):
             raise UserError(
                 f"{path}: its signature has {key} {about.get(key)}, that of another run of the same cell "

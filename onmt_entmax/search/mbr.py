@@ -98,7 +98,7 @@ def decide(result: SearchResult, lookup: Callable[[int], str], utility: str, n_b
     Returns:
         Hypotheses whose ``score`` is the expected utility, and the certificate of this list: ``optimal`` and
         ``certified_n`` hold where it begins with the most probable hypotheses, and ``mbr`` says how the choice was
-        made. Where nothing is finished, there is nothing to choose.
+        made. Where nothing is finished, there is nothing to choose, and no utility: scores are minus infinity.
     """
     certificate = result.certificate
     drawn = certificate.reason == SAMPLING
@@ -112,7 +112,8 @@ def decide(result: SearchResult, lookup: Callable[[int], str], utility: str, n_b
     exact = bool(certificate.complete) and len(compared) == certificate.found
     about = {"utility": utility, "candidates": len(compared), "exact": exact}
     if not compared:
-        return SearchResult(result.hypotheses, replace(certificate, mbr=about), result.tree)
+        unfinished = [replace(hypothesis, score=-math.inf) for hypothesis in result.hypotheses]
+        return SearchResult(unfinished, replace(certificate, mbr=about), result.tree)
     best = compared[0].log_prob
     weights = [
         times[tuple(hypothesis.tokens)] if drawn else math.exp(hypothesis.log_prob - best) for hypothesis in compared

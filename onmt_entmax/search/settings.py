@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -86,6 +87,9 @@ class SearchSettings:
             raise invalid_setting("banned", self.eos, "EOS cannot be banned: nothing would finish.")
         if self.length_penalty not in LENGTH_PENALTIES:
             raise invalid_setting("length_penalty", self.length_penalty, choices(LENGTH_PENALTIES))
+        for name in ("length_penalty_weight", "coverage_penalty_weight"):
+            if not math.isfinite(getattr(self, name)):
+                raise invalid_setting(name, getattr(self, name), "It must be a finite number.")
         if self.coverage_penalty not in COVERAGE_PENALTIES:
             raise invalid_setting("coverage_penalty", self.coverage_penalty, choices(COVERAGE_PENALTIES))
         if self.source_lengths is None and (self.ratio > 0 or (self.has_coverage and self.coverage_penalty == "wu")):

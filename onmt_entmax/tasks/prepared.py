@@ -43,7 +43,7 @@ def data_yaml(folder: Path, vocabularies: dict[str, int]) -> str:
 def prepared_folder(output: Path) -> Iterator[Path]:
     """Give a fresh folder that takes the place of what an earlier run wrote to ``output``, when the block has ended.
 
-    After an error ``output`` is as it was; what else lies there stays.
+    After an error in the block ``output`` is as it was; what else lies there stays.
     """
     earlier = _outputs(output)
     with whole_folder(output) as fresh:

@@ -68,9 +68,9 @@ def read_predictions(path: Path, inputs: int, n_best: int, of: str = "inputs") -
         text, tab, score = line.partition("\t")
         if tab and not _SCORE.fullmatch(score):
             raise UserError(f"{path}, line {number}: {score[:40]!r} behind the tab is no score of `-with_score`.")
-        if line.startswith('{"') and line.endswith("}"):
-            raise UserError(f"{path}, line {number}: JSON; the output of `onmt_translate -output` is needed.")
         texts.append(text)
+    if lines and all(line.startswith('{"') and line.endswith("}") for line in lines):
+        raise UserError(f"{path}: JSON; the output of `onmt_translate -output` is needed.")
     aligned = [_ALIGNMENT.fullmatch(text) for text in texts]
     if all(match or not split_tokens(text) for match, text in zip(aligned, texts)):
         return [match[1] or "" if match else text for match, text in zip(aligned, texts)]

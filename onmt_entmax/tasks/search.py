@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Optional
 from onmt_entmax.errors import UserError, choices, invalid_setting
 from onmt_entmax.tasks.results import layout
 from onmt_entmax.tasks.translation.scores import corpus_score, metric_fields, tokenised_bleu
-from onmt_entmax.tasks.translation.subwords import SEPARATOR, SPACE, left_over, undo_subwords
+from onmt_entmax.tasks.translation.subwords import SEPARATOR, SPACE, first_left_over, undo_subwords
 
 MEASURES = ("acc", "bleu")
 # of log-probabilities: the same string in a batch of another shape differs by rounding
@@ -86,10 +86,9 @@ def search_numbers(
     }
     known = {word for line in references for word in line.split(" ")}
     for lines in texts.values():
-        rests = (left_over(kind, line, known) for line in lines) if measure == "bleu" else ()
-        rest = next(filter(None, rests), None)
-        if rest is not None:
-            raise UserError(f"{rest!r} is left over in an output: the references' subwords are {kind}.")
+        found = first_left_over(kind, lines, known) if measure == "bleu" else None
+        if found is not None:
+            raise UserError(f"{found[1]!r} is left over in an output: the references' subwords are {kind}.")
     most = [max(output.log_prob for output in own) for own in zip(*searches.values())]
     places = [place for place, sure in enumerate(proven) if sure]
     metric = tokenised_bleu()

@@ -17,7 +17,7 @@ import shlex
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import ensembles
@@ -33,6 +33,7 @@ from onmt_entmax.files import (
     read_lines,
     read_records,
     read_text,
+    sha256,
     write_json,
     write_lines,
     write_text,
@@ -47,6 +48,12 @@ GRID = "grid.json"
 ENSEMBLES = Path("ensembles")
 AVERAGE = "model_average.pt"
 TEXT = "training_text.json"
+SEEN = ("train.src", "train.tgt", "vocab.src", "vocab.tgt", "dev.src", "dev.tgt")  # the text of a training
+# what the grid gives to `onmt_train`, and no configuration of its models may
+OWN = (
+    *("data", "src_vocab", "tgt_vocab", "save_model", "save_data", "train_from", "seed"),
+    *("generator_function", "generator_alpha", "global_attention_function", "global_attention_alpha"),
+)
 STEP = re.compile(r"model_step_(\d+)\.pt")
 
 
@@ -267,14 +274,22 @@ def call(
         raise UserError(f"{last} (exit status {process.returncode}; log: {log.resolve()})")
 
 
+def _check_unchanged(data: Path, names: Iterable[str]) -> None:
+    """Refuse prepared files that are not what the manifest beside them says."""
+    outputs = read_json(data / MANIFEST).get("outputs", {})
+    for name in names:
+        if name in outputs and sha256(data / name) != outputs[name]:
+            raise UserError(f"{data / name} has changed since `onmt_entmax prepare` wrote it: prepare the text again.")
+
+
 def _check_text(data: Path, folder: Path) -> None:
     """Note the checksums of the text that a training sees, or refuse to go on with another one."""
-    seen = ("train.src", "train.tgt", "vocab.src", "vocab.tgt", "dev.src", "dev.tgt")
+    _check_unchanged(data, SEEN)
     outputs = read_json(data / MANIFEST).get("outputs", {})
-    now = {name: outputs.get(name) for name in seen}
+    now = {name: outputs.get(name) for name in SEEN}
     note = folder / TEXT
     before = read_json(note) if note.is_file() else now
-    changed = [name for name in seen if before.get(name) != now[name]]
+    changed = [name for name in SEEN if before.get(name) != now[name]]
     if changed:
         rule = f"give another --output, or delete {folder}."
         raise UserError(f"{folder} was trained on another {changed[0]} than {data} has now: {rule}")
@@ -316,6 +331,7 @@ def _summary(folder: Path, steps: int) -> dict:
 
 def _translate(grid: dict, folders: list[Path], output: Path, splits: list[str], extra: list[str]) -> None:
     """Decode several splits in one go, since loading a model takes its time; ``SPLIT.pred`` and ``SPLIT.jsonl``."""
+    _check_unchanged(Path(grid["data"]), [f"{split}.src" for split in splits])
     inputs = {split: read_lines(Path(grid["data"], f"{split}.src")) for split in splits}
     name = "+".join(splits)
     write_lines(output / f"{name}.src", (line for lines in inputs.values() for line in lines))

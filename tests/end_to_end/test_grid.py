@@ -57,6 +57,7 @@ def place(tmp_path_factory) -> Path:
             (folder / "corpus" / f"{language}-{name}").write_text(text, encoding="utf-8")
     (folder / "tiny.yaml").write_text(CONFIG, encoding="utf-8")
     (folder / "tokens.yaml").write_text(CONFIG.replace("sents", "tokens"), encoding="utf-8")
+    (folder / "own.yaml").write_text(CONFIG + "train_from: old.pt\n", encoding="utf-8")
     (folder / "empty.yaml").write_text(CONFIG.replace("batch_size: 16", "batch_size: 0"), encoding="utf-8")
     (folder / "untested").mkdir()
     for file in (folder / "corpus").iterdir():
@@ -189,6 +190,7 @@ def grid(monkeypatch):
         (["--steps", "9", "--epochs", "2"], "--steps and --epochs: give one of the two."),
         (["--data", "nowhere"], "Invalid setting for `data`: nowhere."),
         (["--config", "empty.yaml"], "Invalid setting for `batch_size`: 0. It must be at least 1."),
+        (["--config", "own.yaml"], "own.yaml: `train_from` has no place in a grid's configuration."),
         (["--config", "none.yaml"], "Invalid setting for `config`: none.yaml. There is no such file"),
         (["--gpus", "99"], "Invalid setting for `gpus`: 99. PyTorch sees"),
         (["--profile", "corpus"], "Invalid setting for `profile`: corpus. It has no config.yaml"),
@@ -301,6 +303,12 @@ def test_a_corpus_that_has_changed_is_refused(place, tmp_path, monkeypatch, caps
         dev.write("hablar\thablo\tV;IND;PRS;1;SG\n")
     with pytest.raises(UserError, match=r"out was prepared from another spanish-dev than there is now in .*/corpus\."):
         grid.check_output(settings, out)
+    data = tmp_path / "out" / "data"
+    grid.jobs._check_unchanged(data, grid.jobs.SEEN)
+    with open(data / "train.src", "a", encoding="utf-8") as text:
+        text.write("a\n")
+    with pytest.raises(UserError, match="data/train.src has changed since `onmt_entmax prepare` wrote it"):
+        grid.jobs.train(settings, "1_1", "1")
 
 
 def test_prepared_text_must_be_what_is_asked_for(place, tmp_path, monkeypatch, capsys, grid):

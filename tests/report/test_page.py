@@ -127,8 +127,10 @@ def test_broken_and_foreign_files_do_not_stop_the_page(run_dir):
     (run_dir / "evaluation.json").write_text("")
     (run_dir / "other.json").write_text('{"a": 1}')
     (run_dir / "notes.jsonl").write_text("not json\n")
+    (run_dir / "cut.jsonl").write_text('{"line": 1')
     run = read_run(run_dir)
     assert any("evaluation.json is empty" in notice for notice in run.notices)
+    assert any("cut.jsonl is not shown: a line of it is cut off" in notice for notice in run.notices)
     assert not any("other.json" in notice or "notes" in notice for notice in run.notices)
     check(page(run))
 
@@ -235,6 +237,8 @@ def test_uncertain_writes_the_least_certain_lines(tmp_path, capsys):
     assert capsys.readouterr().out == "2\t20.0%\ttwo\n4\t50.0%\tfour\n"
     assert main([*arguments, "--tgt", str(source), "--output", str(tmp_path / "u")]) == 0
     assert (tmp_path / "u.src").read_text() == (tmp_path / "u.tgt").read_text() == "two\nfour\n"
+    assert main([*arguments, "--output", str(tmp_path / "u")]) == 2  # u.tgt would stay beside other inputs
+    assert "u.tgt is there from another time" in capsys.readouterr().err
     source.write_text("one\ntwo\n\nfour\nfive\n")
     assert main(arguments) == 2
     assert "a.src has 5 lines, and" in capsys.readouterr().err

@@ -128,7 +128,7 @@ def test_only_the_most_probable_are_compared_and_then_nothing_is_exact(monkeypat
 def test_without_a_finished_hypothesis_there_is_no_choice():
     prefix = SearchResult([Hypothesis([0, 1], -1.0, -1.0, False)], Certificate(complete=False, optimal=False))
     same = decided(prefix)
-    assert same.hypotheses == prefix.hypotheses
+    assert same.hypotheses == [Hypothesis([0, 1], -1.0, -math.inf, False)]
     assert same.certificate.mbr == {"utility": "edit", "candidates": 0, "exact": False}
     assert "expected_utility" not in certificate_record(same, 1, LETTERS.__getitem__)["hypotheses"][0]
 

@@ -31,7 +31,7 @@ def test_predictions_are_read_without_scores_and_alignments(tmp_path, content, t
     ("content", "message"),
     [
         (b"a\nb\tc\n", "p, line 2: 'c' behind the tab is no score"),
-        (b'{"line": 1}\n{"line": 2}\n', "p, line 1: JSON; the output of `onmt_translate -output` is needed"),
+        (b'{"line": 1}\n{"line": 2}\n', "p: JSON; the output of `onmt_translate -output` is needed"),
         (b"a\n", "p has 1 lines for 2 inputs."),
         (b"a\nb\nc\nd\n", "p has 4 lines for 2 inputs; that would be --n-best 2."),
         (b"a\nb\xff\n", r"p, line 2: not valid UTF-8 \(byte 0xff"),

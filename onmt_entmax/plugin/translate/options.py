@@ -47,6 +47,13 @@ def add_decoding_options(parser) -> None:
     penalty.default, ratio.default = UnsetStr(penalty.default), UnsetFloat(ratio.default)
 
 
+# the options that name files which decoding reads, beside source and target
+READ = (
+    *("models", "config", "phrase_table", "tm_path", "termbase_path", "tags_dictionary_path"),
+    *("src_subword_model", "tgt_subword_model", "src_subword_vocab", "tgt_subword_vocab"),
+)
+
+
 def check_files(opt: Namespace) -> None:
     """Check what decoding will write before it starts: folders exist, and no file is named twice."""
     named: dict = {}
@@ -65,7 +72,7 @@ def check_files(opt: Namespace) -> None:
         first = named.setdefault(os.path.realpath(path), name)
         if first != name and name != "tgt":
             raise invalid_setting(name, path, f"`{first}` names the same file.")
-        for setting in ("models", "config", "phrase_table") if name not in ("src", "tgt") else ():
+        for setting in READ if name not in ("src", "tgt") else ():
             value = getattr(opt, setting, None) or []
             for other in value if isinstance(value, list) else [value]:
                 check_output(name, path, setting, other)

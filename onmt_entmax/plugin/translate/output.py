@@ -20,10 +20,16 @@ from onmt_entmax.files import BLANK_LINE, cannot_write, json_line
 from onmt_entmax.plugin.corpora import check_parallel
 from onmt_entmax.plugin.translate.batching import in_groups
 from onmt_entmax.plugin.translate.written import LateOutput, Predictions, Score, Total, pharaoh
-from onmt_entmax.search.result import CertificateRates, attention_record, certificate_record, void_record
+from onmt_entmax.search.result import (
+    IMPOSSIBLE_PREFIX,
+    CertificateRates,
+    attention_record,
+    certificate_record,
+    void_record,
+)
 from onmt_entmax.unknown import UnknownTokens
 
-NAMED = 5  # lines that a transform left out
+NAMED = 5  # lines of which something is said
 
 
 class _Line(NamedTuple):
@@ -67,7 +73,7 @@ class Outputs:
         self.unknown = UnknownTokens()
         self.words = 0
         self.has_targets = False
-        self.left_out: dict[str, tuple[int, list[int]]] = {}  # reason -> how many lines, and the first few
+        self.odd: dict[str, tuple[int, list[int]]] = {}  # what is odd -> of how many lines, and the first few
         self.next_line = 0
         self.sentence_numbers = itertools.count(1)
         self.n_lines = self._count_input_lines()
@@ -99,6 +105,8 @@ class Outputs:
         started = time.time()
         try:
             self._translate()
+            for file in self._files():
+                file.sync()
             for file in self._files():
                 file.finish()
                 file.lines += self.next_line
@@ -147,6 +155,9 @@ class Outputs:
             if translator.replace_unk:
                 self._replace_unknown(translation, source)
             texts, scores = self._texts(translation), [float(score) for score in translation.pred_scores]
+            if result.certificate.reason == IMPOSSIBLE_PREFIX:
+                self._note_odd("have a forced prefix of probability zero: they are scored -inf", number)
+                scores = [-math.inf] * len(scores)
             if scores[0] != -math.inf:
                 best = result.hypotheses[0]
                 self.predicted.add(scores[0], best.log_prob, len(best.tokens) + best.finished)
@@ -220,11 +231,14 @@ class Outputs:
         for number in range(self.next_line, until):
             reason = left_out.pop(number, BLANK_LINE)
             if reason != BLANK_LINE:
-                count, first = self.left_out.get(reason, (0, []))
-                self.left_out[reason] = (count + 1, [*first, number + 1][:NAMED])
+                self._note_odd(f"have a blank output: {reason}", number)
             certificate = void_record(number + 1, reason)
             attention = {"line": number + 1, "source": [], "hypotheses": []}
             self._write(_Line(number, [""] * n_best, [0.0] * n_best, certificate, attention))
+
+    def _note_odd(self, what: str, number: int) -> None:
+        count, first = self.odd.get(what, (0, []))
+        self.odd[what] = (count + 1, [*first, number + 1][:NAMED])
 
     def _write(self, line: _Line) -> None:
         texts, scores = line.texts, line.scores
@@ -278,8 +292,8 @@ class Outputs:
             logger.warning(str(self.unknown))
         elif str(self.unknown) and (translator.report_score or self.unknown.share("source")):
             translator._log(str(self.unknown))
-        for reason, (count, first) in self.left_out.items():
+        for what, (count, first) in self.odd.items():
             lines = ", ".join(map(str, first)) + ", ..." * (count > len(first))
-            logger.warning(f"{count} input lines ({lines}) have a blank output: {reason}.")
+            logger.warning(f"{count} input lines ({lines}) {what}.")
         if translator.tgt_file_prefix and self.next_line and not self.has_targets:
             logger.warning("`tgt_file_prefix` had no effect: no targets (`tgt`) were given.")

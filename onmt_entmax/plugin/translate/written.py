@@ -66,6 +66,12 @@ class LateOutput:
     def flush(self) -> None:
         """Stock asks for it after each batch; the file appears at the end."""
 
+    def sync(self) -> None:
+        """Have on the disk what was written, so that no more can go wrong with it."""
+        self.write("")
+        with self._one_line():
+            (self.file.flush if self.finished else self.file.sync)()
+
     def finish(self) -> None:
         """Put the file in its place, even where nothing was written."""
         self.write("")

@@ -76,9 +76,9 @@ class Options:
 
     def check(self) -> None:
         """Refuse values that cannot be, and what does not go together."""
-        for name in ("n_best", "bootstrap_samples"):
-            if getattr(self, name) < 1:
-                raise invalid_setting(name.replace("_", "-"), getattr(self, name), "It must be at least 1.")
+        for name, least in (("n_best", 1), ("bootstrap_samples", 1), ("bootstrap_seed", 0)):
+            if getattr(self, name) < least:
+                raise invalid_setting(name.replace("_", "-"), getattr(self, name), f"It must be at least {least}.")
         if self.submitted and (self.submission or self.n_best > 1):
             raise UserError("--submitted goes without --submission and --n-best: such files hold one guess per pair.")
         if self.setting is not None and self.setting not in (*SETTINGS, "none"):

@@ -37,7 +37,7 @@ from onmt_entmax.tasks.translation.scores import (
     summed_bleu,
     tokenised_bleu,
 )
-from onmt_entmax.tasks.translation.subwords import left_over, undo_subwords
+from onmt_entmax.tasks.translation.subwords import first_left_over, undo_subwords
 from onmt_entmax.tasks.translation.text import make_tokenizer
 from onmt_entmax.tasks.trust import trust, trust_lines, unlike
 
@@ -109,9 +109,11 @@ def evaluate(
     Raises:
         UserError: unequal numbers of lines (both counts), subwords left over, a changed reference, a wrong option.
     """
-    for name, value in (("--n-best", n_best), ("--bootstrap-samples", samples)):
-        if value < 1:
-            raise invalid_setting(name, value, "It must be at least 1.")
+    for name, value, least in (
+        *(("--n-best", n_best, 1), ("--bootstrap-samples", samples, 1), ("--bootstrap-seed", bootstrap_seed, 0)),
+    ):
+        if value < least:
+            raise invalid_setting(name, value, f"It must be at least {least}.")
     if split not in SPLITS:
         raise invalid_setting("--split", split, choices(SPLITS))
     if certificates and len(certificates) != len(predictions):
@@ -199,16 +201,13 @@ def _read_predictions(path: Path, test: References, n_best: int) -> list[str]:
     """Read the best prediction of each input and undo the subwords."""
     lines = read_predictions(path, len(test.text), n_best, "references")
     kind = test.manifest["settings"]["subwords"]
-    undone = []
-    for number, line in enumerate(lines[::n_best]):
-        tokens = undo_subwords(kind, " ".join(split_tokens(line)))
-        rest = left_over(kind, tokens, test.words)
-        if rest is not None:
-            raise UserError(
-                f"{path}, line {number * n_best + 1}: {rest!r} is left over: the data's subwords are {kind}. "
-                "Are these predictions of another model?"
-            )
-        undone.append(tokens)
+    undone = [undo_subwords(kind, " ".join(split_tokens(line))) for line in lines[::n_best]]
+    found = first_left_over(kind, undone, test.words)
+    if found is not None:
+        raise UserError(
+            f"{path}, line {found[0] * n_best + 1}: {found[1]!r} is left over: the data's subwords are {kind}. "
+            "Are these predictions of another model?"
+        )
     return undone
 
 

@@ -90,11 +90,13 @@ class Settings:
                 setattr(self, option, default if used else None)
             elif not used:
                 raise invalid_setting("--" + option.replace("_", "-"), getattr(self, option), rule)
+        before: dict[str, str] = {}  # the option that gave a name
         for option in ("train", "dev", "test"):
-            names = getattr(self, option) or []
-            for name in names:
-                if names.count(name) > 1:
-                    raise invalid_setting(f"--{option}", name, "It is given twice.")
+            for name in getattr(self, option) or []:
+                if name in before:
+                    where = "given twice" if before[name] == option else f"--{before[name]} already"
+                    raise invalid_setting(f"--{option}", name, f"It is {where}.")
+                before[name] = option
         for option in ("merges", "min_frequency", "max_length", "vocabulary_threshold"):
             least = 1 if option in ("merges", "min_frequency") else 0
             if getattr(self, option) is not None and getattr(self, option) < least:
@@ -160,6 +162,9 @@ def prepare(settings: Settings, data: Path, output: Path) -> dict:
                 write_lines(fresh / f"{split}.{side}", pieces)
                 if split == "train":
                     vocabulary = vocabulary_lines(count_pieces(pieces), settings.min_frequency)
+                    if not vocabulary:
+                        rule = f"Nothing in {split}.{side} occurs as often: its vocabulary would be empty."
+                        raise invalid_setting("--min-frequency", settings.min_frequency, rule)
                     write_lines(fresh / f"vocab.{side}", vocabulary)
                     vocabularies[side] = len(vocabulary)
             if split != "train":

@@ -146,7 +146,7 @@ class Reader:
     def _iwslt17_set(self, name: str) -> Split:
         # tst2016 and tst2017 were given out as sources only: the reference of de-en is the source of en-de
         sides = ([f"IWSLT17.TED.{name}.{pair}.{lang}.xml" for pair in self._pairs()] for lang in self._languages())
-        return self._pair(*sides, read=read_segments)
+        return self._pair(*sides, read=read_segments, crosses=True)
 
     def _wmt16_set(self, name: str) -> Split:
         def candidates(language: str, kind: str, other: str) -> list[str]:
@@ -187,8 +187,25 @@ class Reader:
     def _both(self, *stems: str) -> tuple[list[str], list[str]]:
         return [stem + self.source for stem in stems], [stem + self.target for stem in stems]
 
-    def _pair(self, source: list[str], target: list[str], read: Callable[[Path], list[str]] = read_lines) -> Split:
-        return self._read([self._find(source), self._find(target)], read)
+    def _pair(
+        self,
+        source: list[str],
+        target: list[str],
+        read: Callable[[Path], list[str]] = read_lines,
+        crosses: bool = False,
+    ) -> Split:
+        """Read the first pair of candidates that lie in one folder; with ``crosses`` each side's first candidate."""
+        first = self._find(source), self._find(target)
+        if crosses:
+            return self._read(list(first), read)
+        for names in zip(source, target):
+            paths = [path for path in map(self._existing, names) if path is not None]
+            if len(paths) == 2 and paths[0].parent == paths[1].parent:
+                return self._read(paths, read)
+        raise UserError(
+            f"{self.folder} has {first[0]} and {first[1]}, which are not a pair: {self.corpus} has both sides in one "
+            "folder under one name."
+        )
 
     def _read(self, paths: list[Path], read: Callable[[Path], list[str]]) -> Split:
         source, target = (self._clean(read(path)) for path in paths)
@@ -213,17 +230,21 @@ class Reader:
                 joined.reference += part.reference
         return joined
 
-    def _find(self, candidates: list[str]) -> Path:
-        """Return the file whose path ends with the first candidate that exists."""
+    def _existing(self, candidate: str) -> Path | None:
+        """The file whose path ends with the candidate."""
         if self._index is None:
             self._index = list_files(self.folder)
-        for candidate in candidates:
-            end = "/" + candidate
-            found = [path for path in self._index if f"/{path.relative_to(self.folder).as_posix()}".endswith(end)]
-            if len(found) > 1:
-                raise UserError(f"{candidate} is there twice: {found[0]} and {found[1]}. Name a folder with only one.")
-            if found:
-                return found[0]
+        end = "/" + candidate
+        found = [path for path in self._index if f"/{path.relative_to(self.folder).as_posix()}".endswith(end)]
+        if len(found) > 1:
+            raise UserError(f"{candidate} is there twice: {found[0]} and {found[1]}. Name a folder with only one.")
+        return found[0] if found else None
+
+    def _find(self, candidates: list[str]) -> Path:
+        """The file whose path ends with the first candidate that exists."""
+        found = next(filter(None, map(self._existing, candidates)), None)
+        if found is not None:
+            return found
         others = f" (nor {', '.join(candidates[1:])})" if candidates[1:] else ""
         raise UserError(f"{self.folder} lacks the file {candidates[0]}{others}, which {self.corpus} needs.")
 

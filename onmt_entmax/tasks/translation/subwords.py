@@ -11,7 +11,7 @@ import io
 import os
 import sys
 from collections import Counter
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -167,6 +167,15 @@ def left_over(kind: str, line: str, known: Container[str] = ()) -> str | None:
         if token.endswith(SEPARATOR) or (kind != "none" and SPACE in token):
             return token
     return None
+
+
+def first_left_over(kind: str, lines: Sequence[str], known: Container[str] = ()) -> tuple[int, str] | None:
+    """Index and token of the first line with a :func:`left_over`, where a tenth of the lines have one, or ``None``.
+
+    Single ones come from words of the text itself that look like pieces.
+    """
+    found = [(index, rest) for index, line in enumerate(lines) if (rest := left_over(kind, line, known)) is not None]
+    return found[0] if 10 * len(found) >= len(lines) > 0 and found else None
 
 
 def count_pieces(lines: Iterable[str]) -> Counter[str]:

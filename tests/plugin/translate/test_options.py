@@ -93,7 +93,11 @@ def test_files_are_checked_before_decoding(tmp_path, words, message):
 
 @pytest.mark.parametrize(
     ("setting", "words"),
-    [("models", ["-model", "{}/in"]), ("phrase_table", ["-replace_unk", "-phrase_table", "{}/in"])],
+    [
+        ("models", ["-model", "{}/in"]),
+        ("phrase_table", ["-replace_unk", "-phrase_table", "{}/in"]),
+        ("src_subword_model", ["-transforms", "bpe", "-src_subword_model", "{}/in", "-tgt_subword_model", "{}/in"]),
+    ],
 )
 def test_no_output_is_an_input(tmp_path, setting, words):
     (tmp_path / "in").write_text("a b", encoding="utf-8")

@@ -223,6 +223,23 @@ def test_a_blank_line_of_prefixes_forces_nothing(corpus, softmax_model):
     assert ["prefix_log_prob" in record for record in records] == [True, False, False, True, True]
 
 
+@pytest.mark.parametrize("decision", [(), ("-decision", "mbr")])
+def test_an_impossible_prefix_is_said_and_scored_so(corpus, entmax_model, caplog, decision):
+    model = onmt_entmax.load(entmax_model)
+    targets = ["a", "b", "c", "d", "e", "f", "g", "h"]
+    forced = model.force(["a b c"] * 8, targets)
+    impossible = [one.text for one in forced if one.impossible_at == 0]
+    possible = next(one.text for one in forced if one.impossible_at != 0)
+    assert impossible  # its distributions are peaked
+    prefixes = corpus.folder / "prefix.tgt"
+    prefixes.write_text(f"{possible}\n{impossible[0]}\n\n", encoding="utf-8")
+    options = ("-tgt", str(prefixes), "-tgt_file_prefix", "-with_score", *decision)
+    output = corpus.translate(entmax_model, ["a b c", "a b c", ""], *options)
+    assert output[0].startswith(possible) and math.isfinite(float(output[0].split("\t")[1]))
+    assert output[1:] == ["\t-inf", "\t0.0"]
+    assert "1 input lines (2) have a forced prefix of probability zero: they are scored -inf." in caplog.text
+
+
 def test_an_end_inside_a_prefix_is_refused(corpus, softmax_model):
     prefixes = corpus.folder / "prefix.tgt"
     prefixes.write_text("c </s> b\n", encoding="utf-8")

@@ -119,6 +119,15 @@ def test_left_over_subwords_are_an_error(tmp_path):
         evaluate(output, [predictions])
 
 
+def test_a_word_that_looks_like_a_piece_stops_no_evaluation(tmp_path):
+    output = tmp_path / "out"
+    prepare(plain(subwords="none"), write_plain(tmp_path / "in", test=[("a", "b c d e")] * 11), output)
+    predictions = ["b c d e"] * 10 + ["b c d @@"]
+    assert evaluate(output, [write(tmp_path / "p", predictions)])["mean"]["bleu_tok"] < 100
+    with pytest.raises(UserError, match="p, line 10: '@@' is left over"):
+        evaluate(output, [write(tmp_path / "p", [*predictions[:9], "b @@", "b @@"])])
+
+
 def test_other_subwords_are_an_error(data, tmp_path):
     predictions = write(tmp_path / "p", ["a b", "c", "▁the cat"])
     with pytest.raises(UserError, match="p, line 3: '▁the' is left over: the data's subwords are bpe"):

@@ -312,6 +312,7 @@ def test_defaults_of_the_paper_and_nothing_for_what_is_not_used():
         ({"subwords": "none", "codes": "separate"}, "`--codes`: separate. It is for --subwords bpe or sentencepiece"),
         ({"subwords": "none", "merges": 500}, "`--merges`: 500. It is for --subwords bpe or sentencepiece"),
         ({"dev": ["a", "b", "a"]}, "`--dev`: a. It is given twice"),
+        ({"train": ["a"], "dev": ["b"], "test": ["b"]}, "`--test`: b. It is --dev already"),
     ],
 )
 def test_wrong_settings(change, message):

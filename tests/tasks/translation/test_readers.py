@@ -142,6 +142,17 @@ def test_two_copies_of_a_file_are_an_error(tmp_path):
         Reader("multi30k", "de-en", tmp_path).held_out("--dev")
 
 
+def test_sides_of_two_folders_are_no_pair(tmp_path):
+    for part, side in (("raw", "de"), ("other", "en")):
+        (tmp_path / part).mkdir()
+        (tmp_path / part / f"train.{side}").write_text("a\n", encoding="utf-8")
+    with pytest.raises(UserError, match="raw/train.de and .*other/train.en, which are not a pair"):
+        Reader("multi30k", "de-en", tmp_path).training()
+    (tmp_path / "other" / "train.de").write_text("b\n", encoding="utf-8")
+    (tmp_path / "raw" / "train.de").unlink()
+    assert Reader("multi30k", "de-en", tmp_path).training().source == ["b"]
+
+
 def test_a_folder_that_is_none(tmp_path):
     with pytest.raises(UserError, match="is not a folder"):
         Reader("multi30k", "de-en", tmp_path / "x").training()
