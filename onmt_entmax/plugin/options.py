@@ -26,8 +26,23 @@ from onmt_entmax.plugin.alphas import (
 from onmt_entmax.plugin.parsing import UnsetStr, one_line_errors
 
 _ADDED: set[str] = set()  # option strings that are ours
+# stock counts these among the model's options (the rate is ours); they say how it is trained
+OF_TRAINING = {
+    *("model_dtype", "loss_scale", "apex_opt_level", "update_vocab", "zero_out_prompt_loss", "lambda_align"),
+    *("lambda_coverage", "lm_prior_model", "lm_prior_lambda", "lm_prior_tau", "copy_loss_by_seqlength"),
+    *("lora_dropout", "learned_alpha_rate"),
+}
+# these say how weights begin: of no use where they come from a checkpoint
+FOR_NEW_MODELS = (
+    *("param_init", "param_init_glorot", "query_init", "embedding_init", "learned_alpha_start"),
+    *("both_embeddings", "src_embeddings", "tgt_embeddings"),
+)
 
 Ranges = tuple[tuple[str, Callable[[Any], bool], str], ...]  # names of options, whether a value is valid, the rule
+_FIRST: Ranges = (  # stock computes with these
+    ("world_size", lambda value: value >= 1, "It must be at least 1."),
+    ("timeout", lambda value: value > 0, "It must be above 0."),
+)
 _SIZES: Ranges = (
     (
         "enc_layers dec_layers enc_hid_size dec_hid_size src_word_vec_size tgt_word_vec_size heads transformer_ff "
@@ -185,6 +200,11 @@ def _check_learned(opt: Namespace, alphas: dict[str, float | str]) -> None:
 
     learned = [place for place, alpha in alphas.items() if alpha == LEARNED]
     start, rate = (getattr(opt, f"learned_alpha_{name}", None) for name in ("start", "rate"))
+    low, high = LearnedAlpha.LOW, LearnedAlpha.HIGH
+    if start is not None and not low < start < high:
+        raise invalid_setting("learned_alpha_start", start, f"It must lie between {low} and {high}.")
+    if rate is not None and not 0 < rate < float("inf"):
+        raise invalid_setting("learned_alpha_rate", rate, "It must be above 0.")
     if not learned:
         if getattr(opt, "train_from", ""):  # the checkpoint says whether any is; what is not used is logged then
             return
@@ -192,11 +212,6 @@ def _check_learned(opt: Namespace, alphas: dict[str, float | str]) -> None:
             if value is not None:
                 raise invalid_setting(name, value, "No alpha is `learned` (`context_attention_alpha: learned` ...).")
         return
-    low, high = LearnedAlpha.LOW, LearnedAlpha.HIGH
-    if start is not None and not low < start < high:
-        raise invalid_setting("learned_alpha_start", start, f"It must lie between {low} and {high}.")
-    if rate is not None and not 0 < rate < float("inf"):
-        raise invalid_setting("learned_alpha_rate", rate, "It must be above 0.")
     if rate not in (None, 1) and getattr(opt, "optim", "adam") != "adam":
         raise invalid_setting("learned_alpha_rate", rate, f"`optim` is {opt.optim}; it is for `adam`.")
     for name in ("lora_layers", "lora_embedding"):
@@ -240,6 +255,7 @@ def validating(ours):
 
     def make(stock):
         def validate(cls, opt, *args, **kwargs):
+            check_ranges(opt, _FIRST)
             try:
                 stock.__func__(cls, opt, *args, **kwargs)
             except (AssertionError, ValueError) as error:  # how stock refuses options

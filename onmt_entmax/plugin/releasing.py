@@ -19,10 +19,8 @@ from onmt_entmax.errors import UserError, invalid_setting
 from onmt_entmax.files import cannot_write, check_output, write_stream
 from onmt_entmax.plugin.alphas import PLACES, alpha_of
 from onmt_entmax.plugin.checkpoints import KEY, refuse_sparse_export
+from onmt_entmax.plugin.options import FOR_NEW_MODELS, OF_TRAINING
 from onmt_entmax.plugin.parsing import one_line_errors
-
-# options that say nothing about what the weights mean
-_OF_TRAINING = {"param_init", "param_init_glorot", "model_dtype", "update_vocab", "lora_dropout", "loss_scale"}
 
 
 def _load(path: str) -> dict:
@@ -52,7 +50,7 @@ def _check_alike(first: str, one: dict, path: str, other: dict) -> None:
         alphas = [alpha_of(checkpoint["opt"], place) for checkpoint in (one, other)]
         if alphas[0] != alphas[1]:
             raise differ(f"{place}_alpha", *alphas)
-    for name in sorted(set(vars(ArgumentParser.defaults(onmt.opts.model_opts))) - _OF_TRAINING):
+    for name in sorted(set(vars(ArgumentParser.defaults(onmt.opts.model_opts))) - OF_TRAINING - set(FOR_NEW_MODELS)):
         if name.startswith(PLACES) or name.startswith("freeze") or "embeddings" in name:
             continue
         values = [getattr(checkpoint["opt"], name, None) for checkpoint in (one, other)]

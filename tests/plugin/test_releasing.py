@@ -49,6 +49,11 @@ def test_models_that_differ_are_not_averaged(tmp_path, other, message):
         average_models([one, other])
 
 
+def test_what_only_says_how_models_were_trained_may_differ(tmp_path):
+    one, other = (model(tmp_path / f"{k}.pt", torch.full((2,), k), lambda_align=k, query_init=k) for k in (0.0, 1.0))
+    assert average_models([one, other])["generator"]["weight"].tolist() == [0.5, 0.5]
+
+
 def test_an_average_decodes_and_a_released_model_has_no_state_of_training(corpus, entmax_model, tmp_path):
     averaged, released = tmp_path / "averaged.pt", tmp_path / "released.pt"
     run_main("average_models", ["-models", str(entmax_model), str(entmax_model), "-output", str(averaged)])

@@ -16,7 +16,7 @@ from onmt_entmax.plugin.heads import drop_by_engine
 from onmt_entmax.plugin.parsing import given_options, one_line_errors
 from onmt_entmax.plugin.train import data, plan, resuming
 from onmt_entmax.plugin.train.optimiser import Optimizer
-from onmt_entmax.plugin.train.options import check_validation_corpus
+from onmt_entmax.plugin.train.options import check_validation_corpus, without_effect
 from onmt_entmax.plugin.train.processes import keep_memory, rank, set_seed, subnormals, train_together, world_size
 from onmt_entmax.plugin.train.saver import WholeModelSaver
 from onmt_entmax.plugin.train.state import Run
@@ -42,6 +42,8 @@ def train(opt: Namespace, device_id: int, found: Products) -> None:
     set_seed(opt.seed, device_id >= 0)
     init_logger(opt.log_file)
     given = given_options(opt)
+    for sentence in without_effect(opt, given):
+        logger.warning(sentence)
 
     # what is trained, and from where
     checkpoint, vocabs, transforms_cls = train_single._init_train(opt)

@@ -20,7 +20,7 @@ _RATE = "rate"  # of a group of parameters: factor of the learning rate
 # options that say what the rate is and how it changes: with most values of `reset_optim` those of the checkpoint
 FOLLOWED = (
     *("optim", "learning_rate", "learning_rate_decay", "decay_method", "max_grad_norm", "start_decay_steps"),
-    *("decay_steps", "warmup_steps", "adam_beta1", "adam_beta2", "adagrad_accumulator_init"),
+    *("decay_steps", "warmup_steps", "adam_beta1", "adam_beta2", "adagrad_accumulator_init", "learned_alpha_rate"),
 )
 
 
@@ -113,7 +113,7 @@ class Optimizer(optimizers.Optimizer):
         stored = checkpoint.get("optim") if checkpoint is not None and opt.reset_optim != "all" else None
         follows = stored is not None and opt.reset_optim in ("none", "states")
         followed = checkpoint["opt"] if follows else opt
-        factor = getattr(opt, "learned_alpha_rate", None) or 1.0  # with the model's options
+        factor = getattr(followed, "learned_alpha_rate", None) or 1.0
         optimizer = cls(_torch_optimizer(model, followed, factor), followed.learning_rate, _schedule(followed))
         optimizer._max_grad_norm = followed.max_grad_norm or 0
         optimizer.options = followed
@@ -232,7 +232,7 @@ def _origin_of_rate(optimizer: Optimizer, opt: Namespace, checkpoint_opt: Namesp
     ]
     for name in FOLLOWED if checkpoint_opt is not None else ():
         given, used = getattr(opt, name, None), getattr(checkpoint_opt, name, None)
-        if given != used:
+        if given != used and given is not None:
             lines.append(
                 f"`{name}: {given}` of the configuration is not used: `reset_optim: {opt.reset_optim}` keeps the "
                 f"checkpoint's {used}; `reset_optim: keep_states` takes the configuration's."

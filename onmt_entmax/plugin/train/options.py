@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from argparse import Namespace
+from collections.abc import Collection
 
-from onmt_entmax.errors import UserError
+from onmt_entmax.errors import UserError, choices, invalid_setting
 from onmt_entmax.plugin.options import Ranges, action, add, add_matmul_precision, check_gpu, check_ranges, refuse
 from onmt_entmax.plugin.train.measures import criterion_names
 from onmt_entmax.plugin.train.processes import take_over
@@ -78,8 +79,29 @@ def check_validation_corpus(opt: Namespace) -> None:
             raise UserError(f"`{name}` follows the validations, but `data` has no corpus `valid`.")
 
 
+def without_effect(opt: Namespace, given: Collection[str]) -> list[str]:
+    """A sentence for each option of training that the user gave and that changes nothing, because of another one."""
+    by_validations, warms_up = opt.decay_method == VALID_LOSS, opt.decay_method in ("noam", "noamwd", "rsqrt")
+    method = f"`decay_method` is {opt.decay_method}"
+    conditions = (  # option, whether it has an effect, why not
+        ("early_stopping_criteria", opt.early_stopping > 0, "`early_stopping` is 0"),
+        ("start_decay_steps", not by_validations, method),
+        ("decay_steps", not by_validations, method),
+        ("warmup_steps", warms_up, method),
+        ("average_every", opt.average_decay > 0, "`average_decay` is 0"),
+        ("matmul_precision", not opt.gpu_ranks or opt.matmul_precision == "auto", "the model is on a GPU"),
+    )
+    found = [(name, why) for name, works, why in conditions if name in given and not works]
+    return [f"`{name}: {getattr(opt, name)}` has no effect: {why}." for name, why in found]
+
+
 def validate_training(opt: Namespace) -> None:
     """Check what belongs to training."""
+    from onmt.scorers import AVAILABLE_SCORERS
+
+    for name in opt.valid_metrics or ():
+        if name not in AVAILABLE_SCORERS:
+            raise invalid_setting("valid_metrics", name, choices(sorted(AVAILABLE_SCORERS)))
     criterion_names(opt.early_stopping_criteria, opt.valid_metrics or ())
     decays = opt.decay_method == VALID_LOSS
     follow = [f"`{name}` follows the validations; give at least 1." for name in _following(opt)]

@@ -15,28 +15,19 @@ from onmt.utils.parse import ArgumentParser
 
 from onmt_entmax.errors import invalid_setting
 from onmt_entmax.plugin.alphas import keep_checkpoint_alphas
+from onmt_entmax.plugin.options import FOR_NEW_MODELS, OF_TRAINING
 from onmt_entmax.plugin.parsing import GIVEN
 from onmt_entmax.plugin.train.optimiser import FOLLOWED
 from onmt_entmax.plugin.train.saver import KEY
 
 _FREEZING = ("freeze_encoder", "freeze_decoder", "freeze_word_vecs_enc", "freeze_word_vecs_dec")
 _DROPOUT = ("dropout", "attention_dropout", "dropout_steps")
-# stock counts these among the model's; they say how it is trained
-_OF_TRAINING = {
-    *("model_dtype", "loss_scale", "apex_opt_level", "update_vocab", "zero_out_prompt_loss", "lambda_align"),
-    *("lambda_coverage", "lm_prior_model", "lm_prior_lambda", "lm_prior_tau", "copy_loss_by_seqlength"),
-}
 # options that mean others
 _SHORT = {
     "layers": ("enc_layers", "dec_layers"),
     "hidden_size": ("enc_hid_size", "dec_hid_size"),
     "word_vec_size": ("src_word_vec_size", "tgt_word_vec_size"),
 }
-# of no use where weights come from a checkpoint
-_FOR_NEW_MODELS = (
-    *("param_init", "param_init_glorot", "query_init", "embedding_init"),
-    *("both_embeddings", "src_embeddings", "tgt_embeddings"),
-)
 # differ between a run and the same run resumed
 _PLACES = {
     *("train_from", "save_model", "train_steps", "config", "save_config", "log_file", "reset_optim"),
@@ -59,7 +50,7 @@ def our_part(opt: Namespace, checkpoint: dict | None) -> dict | None:
 
 
 def _model_names() -> set[str]:
-    return set(vars(ArgumentParser.defaults(onmt.opts.model_opts))) - _OF_TRAINING
+    return set(vars(ArgumentParser.defaults(onmt.opts.model_opts))) - OF_TRAINING
 
 
 def model_options(opt: Namespace, checkpoint: dict | None, vocabs, given: Collection[str]) -> Namespace:
@@ -102,7 +93,7 @@ def model_options(opt: Namespace, checkpoint: dict | None, vocabs, given: Collec
 def unused_options(opt: Namespace, model_opt: Namespace, given: Collection[str]) -> list[str]:
     """A line for each option given that a run with ``train_from`` does not use, for the checkpoint says otherwise."""
     lines = []
-    for name in sorted((_model_names() - set(_FREEZING) - set(_FOR_NEW_MODELS)) & set(given)):
+    for name in sorted((_model_names() - set(_FREEZING) - set(FOR_NEW_MODELS)) & set(given)):
         if name.endswith(("_function", "_alpha")):  # refused where it differs
             continue
         for meant in _SHORT.get(name, (name,)):
@@ -126,7 +117,7 @@ def unused_options(opt: Namespace, model_opt: Namespace, given: Collection[str])
 def _unused_starts(opt: Namespace, trained: Namespace, given: Collection[str]) -> list[str]:
     """A line for each option given that says how weights begin, where they come from a checkpoint."""
     # with `update_vocab` new words begin as the run's options say, or as the model's do
-    names = set(_FOR_NEW_MODELS) & _model_names() if opt.update_vocab else set(_FOR_NEW_MODELS)
+    names = set(FOR_NEW_MODELS) & _model_names() if opt.update_vocab else set(FOR_NEW_MODELS)
     return [
         f"`{name}: {getattr(opt, name)}` is not used: the weights come from {opt.train_from}."
         for name in sorted(names & set(given))

@@ -89,9 +89,9 @@ def validate_translate(opt: Namespace) -> None:
         raise invalid_setting("min_length", opt.min_length, f"It must be at most `max_length`, {opt.max_length}.")
     for name in ("alpha", "beta", "max_length_ratio", "random_sampling_temp"):
         value = getattr(opt, name)
-        if not math.isfinite(value) or (value < 0 and name == "max_length_ratio"):
-            rule = "It must be a finite number" + (" of at least 0; 0 is no such limit." if "ratio" in name else ".")
-            raise invalid_setting(name, value, rule)
+        least = {"max_length_ratio": " of at least 0; 0 is no such limit", "random_sampling_temp": " of at least 0"}
+        if not math.isfinite(value) or (value < 0 and name in least):
+            raise invalid_setting(name, value, f"It must be a finite number{least.get(name, '')}.")
     if opt.ratio < 0:
         raise invalid_setting("ratio", opt.ratio, "It must be at least 0; 0 is no such rule.")
     _refuse_what_does_nothing(opt)
@@ -119,7 +119,8 @@ def validate_translate(opt: Namespace) -> None:
         raise invalid_setting("whole_support", True, rule)
     if opt.search == "exact":
         voided = {"length_penalty": "none", "coverage_penalty": "none"}
-        voided.update(dict.fromkeys(("random_sampling_topk", "random_sampling_topp", "block_ngram_repeat"), 0))
+        zeros = ("random_sampling_topk", "random_sampling_topp", "block_ngram_repeat", "ratio")
+        voided.update(dict.fromkeys(zeros, 0))
         for name, neutral in voided.items():
             if getattr(opt, name) != neutral:
                 rule = f"`search: exact` needs {neutral}: it looks for the most probable output."

@@ -191,6 +191,17 @@ def test_half_written_checkpoint_of_a_killed_run_is_removed(folder):
     assert left == [".other_step_4.pt.part"]
 
 
+def test_options_without_effect_are_said(folder, caplog):
+    changes = {"early_stopping_criteria": "[accuracy]", "warmup_steps": 10, "average_every": 2}
+    train(config(folder, **changes), folder / "m", 1)
+    assert "`early_stopping_criteria: ['accuracy']` has no effect: `early_stopping` is 0." in caplog.text
+    assert "`warmup_steps: 10` has no effect: `decay_method` is none." in caplog.text
+    assert "`average_every: 2` has no effect: `average_decay` is 0." in caplog.text
+    caplog.clear()
+    train(config(folder), folder / "n", 1)
+    assert "has no effect" not in caplog.text
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -233,6 +244,10 @@ def test_half_written_checkpoint_of_a_killed_run_is_removed(folder):
         ({"decay_method": "noam", "warmup_steps": 0}, "`warmup_steps`: 0. `decay_method: noam` divides by it"),
         ({"transforms": "[fuzzymatch]"}, "`tm_path`: None. `transforms` has fuzzymatch, which needs a file there"),
         ({"transforms": "[bart]"}, "`mask_length`: subword. `src_subword_type` is none"),
+        ({"valid_metrics": "[METEOR]"}, "`valid_metrics`: METEOR. Valid choices: BLEU, TER."),
+        ({"world_size": 0}, "`world_size`: 0. It must be at least 1."),
+        ({"timeout": 0}, "`timeout`: 0. It must be above 0."),
+        ({"train_from": "m.pt", "learned_alpha_rate": -3}, "`learned_alpha_rate`: -3.0. It must be above 0."),
         ({"max_relative_positions": -1, "position_encoding": "true"}, "Cannot use absolute and relative"),
     ],
 )

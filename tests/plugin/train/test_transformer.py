@@ -42,7 +42,7 @@ def test_learned_alphas_resume_bit_for_bit(folder, caplog):
     yaml = config(folder, **bare)
     further = ("-train_from", f"{folder}/parts/m_step_4.pt", "-learned_alpha_rate", "3")
     parts = train(yaml, folder / "parts" / "m", 8, *further)
-    assert "`learned_alpha_rate: 3.0` is not used: the checkpoint's model has `learned_alpha_rate` 5" in caplog.text
+    assert "`learned_alpha_rate: 3.0` of the configuration is not used: `reset_optim: none` keeps" in caplog.text
     for key in ("model", "generator", "optim", KEY):
         assert_identical(whole[key], parts[key], skip=("/elapsed", "/kept"))
     for name, value in vars(whole["opt"]).items():
@@ -56,6 +56,8 @@ def test_learned_alphas_resume_bit_for_bit(folder, caplog):
     assert ["alpha_start" in json.loads(line) for line in entries] == [
         json.loads(line)["step"] <= 4 for line in entries
     ]
+    anew = train(yaml, folder / "anew" / "m", 9, *further, "-reset_optim", "keep_states")
+    assert [group.get("rate") for group in anew["optim"]["optimizer"]["param_groups"]] == [None, 3.0]
     with pytest.raises(UserError, match=r"`context_attention_alpha`: 1\.5\. The checkpoint .* trained with learned"):
         train(
             config(folder, **{**CHANGES, "context_attention_alpha": 1.5, "learned_alpha_start": "null"}),

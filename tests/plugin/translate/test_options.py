@@ -53,6 +53,8 @@ def test_our_options_may_be_abbreviated_too():
         (["-beta", "inf"], ("`beta`: inf", "finite")),
         (["-search", "exact", "-length_penalty", "avg"], ("`length_penalty`: avg", "`search: exact`")),
         (["-search", "exact", "-random_sampling_topk", "3"], ("`random_sampling_topk`: 3",)),
+        (["-search", "exact", "-ratio", "1"], ("`ratio`: 1.0. `search: exact` needs 0",)),
+        (["-random_sampling_topk", "3", "-random_sampling_temp", "-1"], ("`random_sampling_temp`: -1.0", "at least 0")),
         (["-max_expansions", "0"], ("`max_expansions`: 0",)),
         (["-decision", "mbr", "-length_penalty", "avg"], ("`length_penalty`: avg", "`decision` mbr needs none")),
         (["-decision", "mbr", "-coverage_penalty", "wu"], ("`coverage_penalty`: wu", "`decision` mbr")),
