@@ -20,13 +20,15 @@ NODE_STATUS = ("live", "finished", "dropped", "cut", "stopped")
 
 # kind -> (what such a file is, what reads it)
 KINDS = {
-    "metrics": ("a metrics file of `onmt_train`", "`table 3` and `figure learning-curves` or `training-speed`"),
+    "metrics": ("a metrics file of `onmt_train`", "`table 3`, `report` and `figure` (four kinds)"),
     "best": ("the note on a best checkpoint (PREFIX_best.json)", "nothing but you"),
     "result": ("a result of `onmt_entmax evaluate --json`", "`table 1`, `table 2`, `overview` and `figure trust`"),
     "search": ("a result of `onmt_entmax evaluate search --json`", "`figure search`"),
     "sparsity": ("a result of `onmt_entmax sparsity`", "`table 3` and `overview`"),
-    "certificate": ("certificates of `onmt_translate -certificates`", "`figure beam`, `uncertain` and `evaluate`"),
-    "trace": ("search trees of `onmt_entmax trace`", "`figure beam` and `figure attention`"),
+    "certificate": (
+        "certificates of `onmt_translate -certificates`", "`figure beam`, `uncertain`, `accept` and `evaluate`"
+    ),
+    "trace": ("search trees of `onmt_entmax trace`", "`figure beam`, `figure attention` and `uncertain`"),
     "forced": ("forced decodings of `onmt_entmax force`", "`figure forced`, `support-histogram` and `attention`"),
     "attention": ("attention weights of `onmt_translate -attention` or `heads --weights`", "`figure attention`"),
     "heads": ("measures of `onmt_entmax heads --output`", "`figure heads`"),
