@@ -58,7 +58,9 @@ def test_kinds():
 
 def test_another_kind_of_file_is_named_with_what_reads_it(tmp_path):
     path = samples.write_lines(tmp_path / "m_metrics.jsonl", samples.metrics_rows(1, 1, 9))
-    with pytest.raises(UserError, match=r"m_metrics\.jsonl holds a metrics file of `onmt_train`, for `table 3`, `report` and"):
+    with pytest.raises(
+        UserError, match=r"m_metrics\.jsonl holds a metrics file of `onmt_train`, for `table 3`, `report` and"
+    ):
         read_examples(path)
     path = samples.write_lines(tmp_path / "a.jsonl", [ATTENTION])
     wanted = r"holds attention weights of `onmt_translate -attention` or .*, for `figure attention`\. Needed: cert"
