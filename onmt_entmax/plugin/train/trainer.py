@@ -141,8 +141,12 @@ class SparseTrainer(StockTrainer):
         if valid_iter is None or not 0 < step < valid_steps:
             return
         logger.info(f"No validation was due in {step} steps (`valid_steps` is {valid_steps}): one at the end.")
-        words = sum_over_processes([float(self.run.total_stats.n_words)], self._device())[0]
-        self._record(self._validated(step, valid_iter, words), step)
+        self._record(self._validated(step, valid_iter, self._words()), step)
+
+    def _words(self) -> float:
+        """Target words so far, of all processes that share the text; with tensor parallelism each reads all of it."""
+        own = float(self.run.total_stats.n_words)
+        return sum_over_processes([own], self._device())[0] if self._data_parallel else own
 
     def _is_over(self, step: int, train_steps: int) -> bool:
         if 0 < train_steps <= step:
@@ -248,7 +252,7 @@ class SparseTrainer(StockTrainer):
         totals = gathered(run.total_stats, self._device()) if self._data_parallel else run.total_stats
         if is_first():
             self.report_manager.report_totals(totals, self.optim.learning_rate(), tolerance, step)
-        words = sum_over_processes([float(run.total_stats.n_words)], self._device())[0]
+        words = self._words()
         if valid_iter is None:
             return False
         entry = self._validated(step, valid_iter, words)
