@@ -217,7 +217,7 @@ class Model:
             whole_support: exact search: list every output of non-zero probability.
             attention: fill in ``Hypothesis.attention``.
             tree: fill in ``Translation.tree`` (beam search only).
-            batch_size: lines at a time; results do not depend on it.
+            batch_size: lines at a time; up to rounding, results do not depend on it.
             decision: ``map``, the most probable hypothesis first, or ``mbr``, minimum Bayes risk: of those found, the
                 one of the highest expected utility first.
             mbr_utility: for ``mbr``: ``chrf`` or ``edit``, see ``docs/search.md``.

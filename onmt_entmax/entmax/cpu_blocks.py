@@ -95,7 +95,9 @@ class Blocks:
         start = None
         if finite and not (number and epsilon == 0):
             start = _bound((coarse - top).mul_(epsilon), epsilon)
-            found = _gather(z, coarse, top - start / epsilon, number and epsilon in (0.5, 1.0))
+            # one step below, as the difference is rounded: where scores are large, to the maximum itself
+            floor = torch.nextafter(top - start / epsilon, torch.full_like(top, float("-inf")))
+            found = _gather(z, coarse, floor, number and epsilon in (0.5, 1.0))
             if found is not None:
                 return _solve_gathered(z, found, top, epsilon, start, self.few_entries)
         solved = [

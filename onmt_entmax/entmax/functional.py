@@ -182,12 +182,20 @@ def entmax_backward(probs: Tensor, grad: Tensor, alpha: Alpha = 1.5, dim: int = 
     if found is not None:
         return found[0]
     dtype = grad.dtype
-    probs, grad = probs.to(working_dtype(probs.dtype)), grad.to(working_dtype(dtype))
+    # above alpha = 2 the weights are powers of 1 / p, beyond float32 for a small p
+    probs, grad = probs.to(solving_dtype(probs.dtype, alpha)), grad.to(solving_dtype(dtype, alpha))
     if not isinstance(alpha, Tensor) and alpha == 1 and probs.dtype == grad.dtype:
         of_softmax: Tensor = torch.ops.aten._softmax_backward_data(grad, probs, dim, grad.dtype)
         return of_softmax.to(dtype)
     s = _jacobian_weights(probs, alpha)
-    return torch.sub(grad, (s * grad).sum(dim, True).div_(s.sum(dim, True))).mul_(s).to(dtype)
+    of_scores = torch.sub(grad, (s * grad).sum(dim, True).div_(s.sum(dim, True))).mul_(s)
+    return of_scores.to(dtype) if of_scores.dtype == working_dtype(dtype) else _rounded(of_scores, dtype)
+
+
+def _rounded(gradient: Tensor, dtype: torch.dtype) -> Tensor:
+    """A gradient of float64 in another dtype, whose largest number stands for what is larger."""
+    most = torch.finfo(dtype).max
+    return gradient.clamp_(-most, most).to(dtype)
 
 
 def _engine_gradients(probs: Tensor, grad: Tensor, alpha: Alpha, dim: int) -> Optional[tuple[Tensor, Optional[Tensor]]]:
@@ -260,7 +268,9 @@ class _Entmax(torch.autograd.Function):
         grad_scores = entmax_backward(probs, grad, alpha, ctx.dim) if ctx.needs_input_grad[0] else None
         grad_alpha = None
         if ctx.needs_input_grad[1]:
-            grad_alpha = alpha_gradient(probs, grad, alpha, ctx.dim).to(tensors[0].dtype)
+            dtype = solving_dtype(probs.dtype, alpha)
+            slope = alpha_gradient(probs.to(dtype), grad.to(dtype), alpha.to(dtype), ctx.dim)
+            grad_alpha = _rounded(slope, tensors[0].dtype) if slope.dtype != tensors[0].dtype else slope
         return grad_scores, grad_alpha, None, None
 
 

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from onmt_entmax.search.scorer import refuse_nan
+
 
 class Candidates(NamedTuple):
     """The best continuations of each sentence, best first: a list per sentence, of which the first ``size`` are real.
@@ -63,6 +65,7 @@ def merge(scores: Tensor, tokens: Tensor, penalty: Tensor | None, counts: list[i
     if penalty is not None:
         parts.append(logs.gather(1, places))
     ranks, places, tokens, *own = torch.stack(parts).cpu()  # one transfer; integers below 2**53 are exact
+    refuse_nan(own[0] if own else ranks)
     tokens = tokens.long()
     possible = ranks > -math.inf
     rank_lists = ranks.tolist()

@@ -23,7 +23,7 @@ from onmt_entmax.search.forced import attend
 from onmt_entmax.search.paths import SentenceState, StatePool
 from onmt_entmax.search.result import Account, Hypothesis, SearchResult, certify
 from onmt_entmax.search.rules import Constraints
-from onmt_entmax.search.scorer import Scorer, States
+from onmt_entmax.search.scorer import Scorer, States, refuse_nan
 from onmt_entmax.search.settings import SearchSettings
 
 
@@ -236,9 +236,10 @@ class _Queues:
         keep = scores > bounds.unsqueeze(1)
         if scores.size(1) > self.max_queue and int(keep.sum(1).max()) > self.max_queue:
             keep &= scores >= scores.topk(self.max_queue, dim=1).values[:, -1:]
-        dropped = scores.masked_fill(keep, -math.inf).amax(1).tolist()
+        dropped = scores.masked_fill(keep, -math.inf).amax(1).cpu()
+        refuse_nan(dropped)
         rows, tokens = keep.nonzero(as_tuple=True)
-        return rows.tolist(), tokens.tolist(), scores[rows, tokens].tolist(), dropped
+        return rows.tolist(), tokens.tolist(), scores[rows, tokens].tolist(), dropped.tolist()
 
     def _queue_children(
         self,

@@ -16,7 +16,7 @@ from torch import Tensor
 from onmt_entmax.search.beam import beam_search
 from onmt_entmax.search.paths import select_rows
 from onmt_entmax.search.result import SearchResult
-from onmt_entmax.search.scorer import Scorer, StepOutput
+from onmt_entmax.search.scorer import Scorer, StepOutput, refuse_nan
 from onmt_entmax.search.settings import SearchSettings
 
 
@@ -267,6 +267,7 @@ def _describe(
     sizes = log_probs.isneginf().logical_not().sum(-1)
     most = int(sizes.max()) if max_support is None else min(max_support, int(sizes.max()))
     values, indices = log_probs.topk(most, dim=-1)
+    refuse_nan(values[:, :1])
     picked = log_probs.gather(1, torch.tensor(forced, device=log_probs.device).unsqueeze(1)).squeeze(1)
     values, picked = values.double().clamp(max=0.0), picked.double().clamp(max=0.0)
     rows = zip(forced, picked.tolist(), values.exp().tolist(), indices.tolist(), sizes.tolist())

@@ -11,7 +11,7 @@ from onmt_entmax.errors import invalid_setting
 from onmt_entmax.search.paths import select_rows
 from onmt_entmax.search.result import SAMPLING, Certificate, Hypothesis, SearchResult
 from onmt_entmax.search.rules import Constraints, length_divisor
-from onmt_entmax.search.scorer import Scorer
+from onmt_entmax.search.scorer import Scorer, refuse_nan
 from onmt_entmax.search.settings import SearchSettings
 
 
@@ -130,6 +130,7 @@ def _sample(
         rows = [paths[path] for path in live]
         prefixes = [strings[path] for path in live] if constraints.needs_prefixes else None
         log_probs = constraints.apply(output.log_probs, [step - 1] * len(live), rows, prefixes)
+        refuse_nan(log_probs.amax(1))
         picks = draw(log_probs, top_k, top_p, temperature, generator)
         picked = log_probs.gather(1, picks.unsqueeze(1)).squeeze(1).double().clamp(max=0.0)
         alive = []

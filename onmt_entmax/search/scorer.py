@@ -12,6 +12,8 @@ from typing import NamedTuple, Optional, Protocol
 import torch
 from torch import Tensor
 
+from onmt_entmax.errors import UserError
+
 # One entry per part of the decoder's state, each with one row per prefix in dimension 0. Search copies,
 # reorders and joins rows; it never looks inside.
 States = tuple[Tensor, ...]
@@ -32,6 +34,22 @@ class StepOutput(NamedTuple):
     states: States
     attention: Optional[Tensor] = None
     tokens: Optional[Tensor] = None
+
+
+def refuse_nan(log_probs: Tensor) -> None:
+    """Refuse the distribution of a broken model.
+
+    Args:
+        log_probs: some of each row, a NaN among them if there is one: ``topk`` and ``max`` put it first.
+
+    Raises:
+        UserError: there is one.
+    """
+    if bool(log_probs.isnan().any()):
+        raise UserError(
+            "The model computes NaN, and no search can go on: its training diverged, its checkpoint is damaged, or "
+            "numbers overflow in half precision."
+        )
 
 
 class Scorer(Protocol):

@@ -133,3 +133,10 @@ def test_gradients_of_the_module():
 def test_alpha_below_one_is_refused():
     with pytest.raises(ValueError, match="`alpha`: 0.9. It must be at least 1"):
         HeadMapping(2, 0.9)
+
+
+@pytest.mark.parametrize("alpha", [1.01, 1.5, 2.0])
+def test_large_scores_keep_their_maximum(alpha):
+    scores = torch.tensor([1.7e7, 8.5e6, 0.0]) * torch.tensor([1.0, 1e4, 1e9]).view(1, 1, 3, 1)
+    probs, _ = compare(scores, alpha)
+    assert torch.equal(probs, torch.tensor([1.0, 0.0, 0.0]).expand(1, 1, 3, 3))

@@ -236,3 +236,38 @@ def test_narrow_rows_that_newton_is_slow_on(alpha, dtype, shrink):
         p = entmax(s, alpha)
         torch.testing.assert_close(p.double(), entmax(s.double(), alpha, solver="bisect"), atol=CLOSE[dtype], rtol=0)
         torch.testing.assert_close(p.sum(-1), torch.ones(2, dtype=dtype))
+
+
+@pytest.mark.parametrize("alpha", [1.01, 1.5, 1.75, 2.0, 3.0])
+@pytest.mark.parametrize("offset", [1e4, 1e6, 1e15])
+def test_wide_rows_of_large_scores(alpha, offset):
+    """Where a score is so large that the threshold below it is itself: the maximum is always found."""
+    for d in (600, 20_000):
+        flat = torch.full((2, d), offset)
+        torch.testing.assert_close(entmax(flat, alpha), torch.full_like(flat, 1 / d), rtol=1e-4, atol=0)
+        steep = torch.linspace(0, 1, d).repeat(3, 1) * offset
+        with using("reference"):
+            expected = entmax(steep, alpha)
+        torch.testing.assert_close(entmax(steep, alpha), expected)
+
+
+@pytest.mark.parametrize("alpha", [30.0, 34.0, 50.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_large_alphas(alpha, dtype):
+    assert torch.equal(entmax(torch.tensor([0.0, -1.0], dtype=dtype), alpha), torch.tensor([1.0, 0.0], dtype=dtype))
+    half = entmax(torch.zeros(2, dtype=dtype), alpha)
+    torch.testing.assert_close(half, torch.full_like(half, 0.5))
+    assert entmax(random(50, 30, scale=1e4, dtype=dtype), alpha).sum(-1).allclose(torch.ones(50, dtype=dtype))
+
+
+@pytest.mark.parametrize("alpha, d", [(20.0, 200), (15.0, 1000), (30.0, 30)])
+def test_gradients_of_large_alphas_are_numbers(alpha, d):
+    z = torch.zeros(1, d, requires_grad=True)
+    learned = torch.tensor(alpha, requires_grad=True)
+    for a in (alpha, learned):
+        (gradient,) = torch.autograd.grad(entmax(z, a)[0, 0], z)
+        # p^(2 - alpha) (1 - 1/d) = d^18 (1 - 1/d) is beyond float32 for d = 200: the largest number stands for it
+        assert gradient[0, 0] == torch.finfo(torch.float32).max and gradient[0, 1] < 0
+    # equal probabilities stay equal whatever alpha is
+    (slope,) = torch.autograd.grad(entmax(z.detach(), learned)[0, 0], learned)
+    assert slope.abs() < 1e-9

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from onmt_entmax.errors import UserError
 from onmt_entmax.search.beam import beam_search
 from onmt_entmax.search.exact import exact_search
+from onmt_entmax.search.forced import force
 from onmt_entmax.search.paths import StatePool
+from onmt_entmax.search.sampling import sample
 from onmt_entmax.search.settings import SearchSettings
 from tests.search.checks import same
 from tests.search.models import EOS, START, TableScorer, enumerate_strings, random_tables
@@ -224,3 +226,16 @@ def test_refusals(changes, expansions, message):
     with pytest.raises(UserError) as error:
         exact_search(TableScorer(random_tables(0, 4)), search_settings(**changes), expansions)
     assert str(error.value) == message
+
+
+def test_a_model_that_computes_nan_gets_no_certificate():
+    tables = random_tables(3, 4)
+    tables[:, 1] = math.nan
+    scorer, message = TableScorer(tables), "The model computes NaN, and no search can go on"
+    for search in (beam_search, exact_search):
+        with pytest.raises(UserError, match=message):
+            search(scorer, search_settings())
+    with pytest.raises(UserError, match=message):
+        force(scorer, [[2, 3, 2, 3, 2]], START, EOS)
+    with pytest.raises(UserError, match=message):
+        sample(scorer, search_settings(), generator=torch.Generator().manual_seed(1))

@@ -54,10 +54,10 @@ def _map_forward(share, shares, scores, alphas, queries, probs):
             if not here[k] <= _MASKED and not here[k] <= top:
                 top = here[k]
         # what is further below the largest score than this has no probability
-        lowest = max(_MASKED, np.float32(top - 1.0 / (alpha - 1.0)))
+        lowest = -1.0 / (alpha - 1.0)  # compared with differences: their sum with a large score is that score
         count = 0
         for k in range(width):
-            if not here[k] <= lowest:
+            if not (here[k] <= _MASKED or here[k] - top <= lowest):
                 near[count] = here[k]
                 places[count] = k
                 count += 1
