@@ -8,6 +8,8 @@ order: scores, alpha, dim, what only that function has.
 Half precision is solved and differentiated in float32 and rounded once. Values are checked where reading them is free,
 on the CPU; elsewhere the host would have to wait for the device, and on the meta device and in torch.compile there is
 nothing to read: there a NaN alpha, a tensor alpha below 1 or a slice of nothing but -inf give NaN.
+
+Derivatives are first ones; ``torch.func`` (``vmap``, ``grad``) does not take these functions.
 """
 
 from __future__ import annotations
