@@ -44,8 +44,8 @@ def ratios(s: Tensor, epsilon: Epsilon, width: Tensor, out: Optional[Tensor] = N
     upper, lower = _ratios(s, epsilon, above), _ratios(s, epsilon, below)
     sum_above = above ** (1 / epsilon) * upper.sum(-1, True)
     sum_below = below ** (1 / epsilon) * lower.sum(-1, True)
-    gap = sum_above - sum_below  # none for a large alpha, whose sums hardly change with the width
-    share = torch.where(gap > 0, (1 - sum_below) / torch.where(gap > 0, gap, 1), 1).clamp_(0, 1)
+    # for a large alpha sums hardly change with the width: where they are equal, either side will do
+    share = ((1 - sum_below) / (sum_above - sum_below)).nan_to_num_(1.0).clamp_(0, 1)
     return torch.lerp(lower, upper, share.expand_as(lower))
 
 

@@ -51,7 +51,7 @@ TEXT = "training_text.json"
 SEEN = ("train.src", "train.tgt", "vocab.src", "vocab.tgt", "dev.src", "dev.tgt")  # the text of a training
 # what the grid gives to `onmt_train`, and no configuration of its models may
 OWN = (
-    *("data", "src_vocab", "tgt_vocab", "save_model", "save_data", "train_from", "seed"),
+    *("data", "src_vocab", "tgt_vocab", "save_model", "save_data", "train_from"),
     *("generator_function", "generator_alpha", "global_attention_function", "global_attention_alpha"),
 )
 STEP = re.compile(r"model_step_(\d+)\.pt")
@@ -284,7 +284,6 @@ def _check_unchanged(data: Path, names: Iterable[str]) -> None:
 
 def _check_text(data: Path, folder: Path) -> None:
     """Note the checksums of the text that a training sees, or refuse to go on with another one."""
-    _check_unchanged(data, SEEN)
     outputs = read_json(data / MANIFEST).get("outputs", {})
     now = {name: outputs.get(name) for name in SEEN}
     note = folder / TEXT
@@ -293,6 +292,7 @@ def _check_text(data: Path, folder: Path) -> None:
     if changed:
         rule = f"give another --output, or delete {folder}."
         raise UserError(f"{folder} was trained on another {changed[0]} than {data} has now: {rule}")
+    _check_unchanged(data, SEEN)
     write_json(note, now)
 
 

@@ -27,7 +27,7 @@ from tests.model.helpers import EMBEDDING, HIDDEN, VOCAB, Embeddings, options
 
 B, S, T = 4, 7, 5
 ALPHAS = [1.0, 1.33, 1.5, 2.0, 2.5]
-BOUNDS = {1.0: 55, 1.33: 1033, 1.5: 90, 2.0: 76, 2.5: 3502}  # operations of a decoder step, forward and backward
+BOUNDS = {1.0: 55, 1.33: 1033, 1.5: 90, 2.0: 76, 2.5: 3507}  # operations of a decoder step, forward and backward
 BY_KERNELS = 14  # the same where Triton kernels take over what lies between products
 
 
