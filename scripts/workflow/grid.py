@@ -236,7 +236,7 @@ def configuration(args: argparse.Namespace) -> dict:
             raise UserError(f"{path}: `{key}` is missing or no whole number.")
     own = [key for key in found if key in jobs.OWN]
     if own:
-        rule = "The grid gives it: text by --data or --prepared, alphas by --pairs, seeds by --seeds."
+        rule = "The grid gives it: text by --data or --prepared, alphas by --pairs, the rest by itself."
         raise UserError(f"{path}: `{own[0]}` has no place in a grid's configuration. {rule}")
     if found["batch_size"] < 1:
         raise invalid_setting("batch_size", found["batch_size"], "It must be at least 1.")
