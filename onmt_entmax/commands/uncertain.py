@@ -37,8 +37,8 @@ def run(args: argparse.Namespace) -> int:
     for setting in ("certificates", "src", "tgt") if args.output else ():
         for side in ("src", "tgt"):
             check_output("output", f"{args.output}.{side}", setting, getattr(args, setting) or "")
-    left = None if args.tgt or not args.output else Path(f"{args.output}.tgt")
-    if left and left.exists():
+    left = Path(f"{args.output}.tgt")
+    if args.output and not args.tgt and left.exists():
         rule = f"{left} is there from another time, and would not be the targets of these inputs: delete it."
         raise invalid_setting("output", args.output, rule)
     examples = read_examples(args.certificates, ("certificate", "trace", "forced"))

@@ -109,9 +109,8 @@ def evaluate(
     Raises:
         UserError: unequal numbers of lines (both counts), subwords left over, a changed reference, a wrong option.
     """
-    for name, value, least in (
-        *(("--n-best", n_best, 1), ("--bootstrap-samples", samples, 1), ("--bootstrap-seed", bootstrap_seed, 0)),
-    ):
+    limits = (("--n-best", n_best, 1), ("--bootstrap-samples", samples, 1), ("--bootstrap-seed", bootstrap_seed, 0))
+    for name, value, least in limits:
         if value < least:
             raise invalid_setting(name, value, f"It must be at least {least}.")
     if split not in SPLITS:
