@@ -24,7 +24,7 @@ from onmt_entmax.search.paths import SentenceState, StatePool
 from onmt_entmax.search.result import Account, Hypothesis, SearchResult, certify
 from onmt_entmax.search.rules import Constraints
 from onmt_entmax.search.scorer import Scorer, States, refuse_nan
-from onmt_entmax.search.settings import SearchSettings
+from onmt_entmax.search.settings import SearchSettings, check_neutral
 
 
 def check_exact(settings: SearchSettings, max_expansions: int = 1) -> None:
@@ -33,13 +33,12 @@ def check_exact(settings: SearchSettings, max_expansions: int = 1) -> None:
     Raises:
         UserError: with a length penalty, a coverage penalty, ``ratio``, or ``max_expansions`` below 1.
     """
-    rule = "It searches by probability alone and cannot be combined with `{}` {}."
-    if settings.has_length:
-        raise invalid_setting("search", "exact", rule.format("length_penalty", settings.length_penalty))
-    if settings.has_coverage:
-        raise invalid_setting("search", "exact", rule.format("coverage_penalty", settings.coverage_penalty))
-    if settings.ratio > 0:
-        raise invalid_setting("search", "exact", rule.format("ratio", settings.ratio))
+    check_neutral(
+        "`search` exact",
+        length_penalty=settings.length_penalty if settings.has_length else "none",
+        coverage_penalty=settings.coverage_penalty if settings.has_coverage else "none",
+        ratio=max(settings.ratio, 0),
+    )
     if max_expansions < 1:
         raise invalid_setting("max_expansions", max_expansions, "It must be at least 1.")
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from onmt_entmax.errors import choices, invalid_setting
 from onmt_entmax.search.result import SAMPLING, Hypothesis, SearchResult
+from onmt_entmax.search.settings import check_neutral
 
 DECISIONS = ("map", "mbr")
 UTILITIES = ("chrf", "edit")
@@ -37,10 +38,7 @@ def check_decision(
         return
     if beam_size < 2:
         raise invalid_setting("beam_size", beam_size, "`decision` mbr chooses among hypotheses: at least 2 are needed.")
-    voided = {"length_penalty": (length_penalty, "none"), "coverage_penalty": (coverage_penalty, "none")}
-    for name, (value, neutral) in {**voided, "ratio": (ratio, 0)}.items():
-        if value != neutral:
-            raise invalid_setting(name, value, f"`decision` mbr needs {neutral}: it weighs by probability alone.")
+    check_neutral("`decision` mbr", length_penalty=length_penalty, coverage_penalty=coverage_penalty, ratio=ratio)
 
 
 def utilities(name: str, texts: Sequence[Sequence[str]]) -> np.ndarray:

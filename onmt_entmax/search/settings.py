@@ -12,6 +12,7 @@ from onmt_entmax.errors import choices, invalid_setting
 _T = TypeVar("_T")
 LENGTH_PENALTIES = ("none", "wu", "avg")
 COVERAGE_PENALTIES = ("none", "wu", "summary")
+_NEUTRAL = {"length_penalty": "none", "coverage_penalty": "none", "ratio": 0}  # nothing but probabilities counts
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,21 @@ class SearchSettings:
         if self.forced_prefixes is None:
             return lengths
         return [length + len(prefix) for length, prefix in zip(lengths, self.forced_prefixes)]
+
+
+def check_neutral(what: str, **values: str | float) -> None:
+    """Refuse settings by which a search goes by more than probabilities, for ``what`` goes by these alone.
+
+    Args:
+        what: the setting that has no other meaning, e.g. "`search` exact".
+        values: of ``length_penalty``, ``coverage_penalty`` and ``ratio``.
+
+    Raises:
+        UserError: naming the first that is not neutral.
+    """
+    for name, value in values.items():
+        if value != _NEUTRAL[name]:
+            raise invalid_setting(name, value, f"{what} needs {_NEUTRAL[name]}: it goes by probability alone.")
 
 
 def _per_sentence(name: str, values: Sequence[_T], batch_size: int) -> Sequence[_T]:

@@ -10,10 +10,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
-from onmt_entmax.errors import UserError, choices, invalid_setting
+from onmt_entmax.errors import choices, invalid_setting
 from onmt_entmax.tasks.results import layout
 from onmt_entmax.tasks.translation.scores import corpus_score, metric_fields, tokenised_bleu
-from onmt_entmax.tasks.translation.subwords import SEPARATOR, SPACE, first_left_over, undo_subwords
+from onmt_entmax.tasks.translation.subwords import SEPARATOR, SPACE, check_undone, undo_subwords
 
 MEASURES = ("acc", "bleu")
 # of log-probabilities: the same string in a batch of another shape differs by rounding
@@ -85,10 +85,10 @@ def search_numbers(
         beam: [undo_subwords(kind, " ".join(output.tokens)) for output in outputs] for beam, outputs in searches.items()
     }
     known = {word for line in references for word in line.split(" ")}
-    for lines in texts.values():
-        found = first_left_over(kind, lines, known) if measure == "bleu" else None
-        if found is not None:
-            raise UserError(f"{found[1]!r} is left over in an output: the references' subwords are {kind}.")
+    if measure == "bleu":
+        left = f"is left over in an output: the references' subwords are {kind}."
+        for lines in texts.values():
+            check_undone(kind, lines, known, lambda _, token: f"{token!r} {left}")
     most = [max(output.log_prob for output in own) for own in zip(*searches.values())]
     places = [place for place, sure in enumerate(proven) if sure]
     metric = tokenised_bleu()

@@ -204,20 +204,17 @@ def test_attention():
         (
             {"length_penalty": "avg"},
             9,
-            "Invalid setting for `search`: exact. It searches by probability alone and cannot be combined with "
-            "`length_penalty` avg.",
+            "Invalid setting for `length_penalty`: avg. `search` exact needs none: it goes by probability alone.",
         ),
         (
             {"coverage_penalty": "summary", "coverage_penalty_weight": 0.2},
             9,
-            "Invalid setting for `search`: exact. It searches by probability alone and cannot be combined with "
-            "`coverage_penalty` summary.",
+            "Invalid setting for `coverage_penalty`: summary. `search` exact needs none: it goes by probability alone.",
         ),
         (
             {"ratio": 0.5, "source_lengths": [1]},
             9,
-            "Invalid setting for `search`: exact. It searches by probability alone and cannot be combined with "
-            "`ratio` 0.5.",
+            "Invalid setting for `ratio`: 0.5. `search` exact needs 0: it goes by probability alone.",
         ),
         ({}, 0, "Invalid setting for `max_expansions`: 0. It must be at least 1."),
     ],

@@ -12,6 +12,7 @@ from onmt_entmax.plugin.corpora import check_transforms
 from onmt_entmax.plugin.options import Ranges, action, add, add_matmul_precision, check_gpu, check_ranges, refuse
 from onmt_entmax.plugin.parsing import UnsetFloat, UnsetStr, is_unset
 from onmt_entmax.search.mbr import DECISIONS, UTILITIES, check_decision
+from onmt_entmax.search.settings import check_neutral
 
 MAX_EXPANSIONS = 10000
 
@@ -108,9 +109,8 @@ def validate_translate(opt: Namespace) -> None:
             opt.length_penalty = "none"
         if is_unset(opt.max_length_ratio):
             opt.max_length_ratio = 0.0
-    check_decision(
-        opt.decision, opt.mbr_utility, opt.beam_size, opt.length_penalty, opt.coverage_penalty, max(opt.ratio, 0.0)
-    )
+    penalties = {name: getattr(opt, name) for name in ("length_penalty", "coverage_penalty", "ratio")}
+    check_decision(opt.decision, opt.mbr_utility, opt.beam_size, **penalties)
     if opt.decision == "mbr" and (opt.random_sampling_topk == 1 or (_samples(opt) and opt.random_sampling_temp == 0)):
         name = "random_sampling_topk" if opt.random_sampling_topk == 1 else "random_sampling_temp"
         raise invalid_setting(name, getattr(opt, name), "`decision` mbr chooses among samples; these are all the same.")
@@ -118,13 +118,10 @@ def validate_translate(opt: Namespace) -> None:
         rule = "It needs `search: exact` and `certificates`, which list the outputs."
         raise invalid_setting("whole_support", True, rule)
     if opt.search == "exact":
-        voided = {"length_penalty": "none", "coverage_penalty": "none"}
-        zeros = ("random_sampling_topk", "random_sampling_topp", "block_ngram_repeat", "ratio")
-        voided.update(dict.fromkeys(zeros, 0))
-        for name, neutral in voided.items():
-            if getattr(opt, name) != neutral:
-                rule = f"`search: exact` needs {neutral}: it looks for the most probable output."
-                raise invalid_setting(name, getattr(opt, name), rule)
+        check_neutral("`search` exact", **penalties)
+        for name in ("random_sampling_topk", "random_sampling_topp", "block_ngram_repeat"):
+            if getattr(opt, name) != 0:
+                raise invalid_setting(name, getattr(opt, name), "`search` exact needs 0: it goes by probability alone.")
 
 
 def _refuse_what_does_nothing(opt: Namespace) -> None:

@@ -37,7 +37,7 @@ from onmt_entmax.tasks.translation.scores import (
     summed_bleu,
     tokenised_bleu,
 )
-from onmt_entmax.tasks.translation.subwords import first_left_over, undo_subwords
+from onmt_entmax.tasks.translation.subwords import check_undone, undo_subwords
 from onmt_entmax.tasks.translation.text import make_tokenizer
 from onmt_entmax.tasks.trust import trust, trust_lines, unlike
 
@@ -201,12 +201,14 @@ def _read_predictions(path: Path, test: References, n_best: int) -> list[str]:
     lines = read_predictions(path, len(test.text), n_best, "references")
     kind = test.manifest["settings"]["subwords"]
     undone = [undo_subwords(kind, " ".join(split_tokens(line))) for line in lines[::n_best]]
-    found = first_left_over(kind, undone, test.words)
-    if found is not None:
-        raise UserError(
-            f"{path}, line {found[0] * n_best + 1}: {found[1]!r} is left over: the data's subwords are {kind}. "
-            "Are these predictions of another model?"
+
+    def describe(index: int, token: str) -> str:
+        place = f"{path}, line {index * n_best + 1}"
+        return (
+            f"{place}: {token!r} is left over: the data's subwords are {kind}. Are these predictions of another model?"
         )
+
+    check_undone(kind, undone, test.words, describe)
     return undone
 
 

@@ -11,7 +11,7 @@ import io
 import os
 import sys
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -169,13 +169,26 @@ def left_over(kind: str, line: str, known: Container[str] = ()) -> str | None:
     return None
 
 
-def first_left_over(kind: str, lines: Sequence[str], known: Container[str] = ()) -> tuple[int, str] | None:
-    """Index and token of the first line with a :func:`left_over`, where a tenth of the lines have one, or ``None``.
+def check_undone(kind: str, lines: Sequence[str], known: Container[str], describe: Callable[[int, str], str]) -> None:
+    """Refuse lines of which a tenth have a :func:`left_over`; of fewer, say so on standard error.
 
-    Single ones come from words of the text itself that look like pieces.
+    A few come from a model that cut a word short, or from words that look like pieces.
+
+    Args:
+        kind: of the subwords that were undone in ``lines``.
+        lines: tokenised.
+        known: tokens that do occur, whatever they look like.
+        describe: the message, from a line's index and its first such token.
+
+    Raises:
+        UserError: what ``describe`` says of the first.
     """
     found = [(index, rest) for index, line in enumerate(lines) if (rest := left_over(kind, line, known)) is not None]
-    return found[0] if 10 * len(found) >= len(lines) > 0 and found else None
+    if not found:
+        return
+    if 10 * len(found) >= len(lines):
+        raise UserError(describe(*found[0]))
+    print(f"{describe(*found[0])} Scored as written: {len(found)} of {len(lines)} lines.", file=sys.stderr)
 
 
 def count_pieces(lines: Iterable[str]) -> Counter[str]:

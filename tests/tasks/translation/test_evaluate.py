@@ -119,11 +119,14 @@ def test_left_over_subwords_are_an_error(tmp_path):
         evaluate(output, [predictions])
 
 
-def test_a_word_that_looks_like_a_piece_stops_no_evaluation(tmp_path):
+def test_a_single_piece_is_said_and_stops_no_evaluation(tmp_path, capsys):
     output = tmp_path / "out"
     prepare(plain(subwords="none"), write_plain(tmp_path / "in", test=[("a", "b c d e")] * 11), output)
     predictions = ["b c d e"] * 10 + ["b c d @@"]
     assert evaluate(output, [write(tmp_path / "p", predictions)])["mean"]["bleu_tok"] < 100
+    said = capsys.readouterr().err
+    assert "p, line 11: '@@' is left over: the data's subwords are none." in said
+    assert said.endswith("Scored as written: 1 of 11 lines.\n")
     with pytest.raises(UserError, match="p, line 10: '@@' is left over"):
         evaluate(output, [write(tmp_path / "p", [*predictions[:9], "b @@", "b @@"])])
 
