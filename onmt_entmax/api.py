@@ -22,9 +22,9 @@ import onmt_entmax
 from onmt_entmax.errors import UserError, check_whole, choices, invalid_setting
 from onmt_entmax.files import split_tokens
 from onmt_entmax.search.beam import beam_search
-from onmt_entmax.search.exact import exact_search
+from onmt_entmax.search.exact import MAX_EXPANSIONS, exact_search
 from onmt_entmax.search.forced import ForcedResult, Sparsity, complete_prefix, force, step_records
-from onmt_entmax.search.mbr import check_decision, decide
+from onmt_entmax.search.mbr import UTILITIES, check_decision, decide
 from onmt_entmax.search.result import SearchResult, attention_rows, certificate_record, tree_records, void_record
 from onmt_entmax.search.settings import SearchSettings
 
@@ -192,7 +192,7 @@ class Model:
         min_length: int = 0,
         length_penalty: str = "none",
         length_penalty_weight: float = 1.0,
-        max_expansions: int = 10_000,
+        max_expansions: int = MAX_EXPANSIONS,
         whole_support: bool = False,
         attention: bool = False,
         tree: bool = False,
@@ -239,9 +239,15 @@ class Model:
             batch_size=batch_size,
         )
         exact = search == "exact"
-        for name, value, wanted in (("whole_support", whole_support, "exact"), ("tree", tree, "beam")):
-            if value and search != wanted:
-                raise invalid_setting(name, value, f"It is for `search` {wanted}.")
+        for name, value, default, works, wanted in (
+            ("whole_support", whole_support, False, exact, "`search` exact"),
+            ("max_expansions", max_expansions, MAX_EXPANSIONS, exact, "`search` exact"),
+            ("tree", tree, False, not exact, "`search` beam"),
+            ("mbr_utility", mbr_utility, UTILITIES[0], decision == "mbr", "`decision` mbr"),
+            ("length_penalty_weight", length_penalty_weight, 1.0, length_penalty != "none", "a `length_penalty`"),
+        ):
+            if value != default and not works:
+                raise invalid_setting(name, value, f"It is for {wanted}.")
         if min_length > max_length:
             raise invalid_setting("min_length", min_length, f"It must be at most `max_length`, {max_length}.")
         check_decision(decision, mbr_utility, beam_size, length_penalty)
@@ -342,13 +348,13 @@ class Model:
             for line, (source, unknown) in enumerate(zip(text.sources, text.unknown), 1)
         ]
         for places, scorer in text.batches(batch_size, self._progress):
-            completions = complete_prefix(scorer, [text.target_ids[place] for place in places], settings)
+            prefixes = [text.target_ids[place] for place in places]
+            completions = complete_prefix(scorer, prefixes, settings, max_support)
             for place, completion in zip(places, completions):
                 one = found[place]
                 self._fill(one, completion.result, True, given)
                 one.prefix_impossible_at = completion.prefix.impossible_at
-                allowed = completion.next_tokens[:max_support]
-                one.next_tokens = [(models.token(token), prob) for token, prob in allowed]
+                one.next_tokens = [(models.token(token), prob) for token, prob in completion.next_tokens]
         return found
 
     def sparsity(

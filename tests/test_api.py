@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -155,6 +156,8 @@ def test_completions_begin_with_the_prefix_as_given(model):
     nothing = model.complete(["a b c"], " ")[0]  # no token at all: the same as searching
     assert nothing.text == model.translate(["a b c"])[0].text
     assert model.complete(["a b c"], "ZZ")[0].prefix == ["ZZ"]
+    few = model.complete(["a b c"], "c b", max_support=1, max_length=np.int64(9))[0]
+    assert few.next_tokens == known.next_tokens[:1]
 
 
 @pytest.mark.parametrize("search", ["beam", "exact"])
@@ -188,6 +191,17 @@ def test_an_ensemble(entmax_model, softmax_model):
         (lambda model: model.translate(["a"], n_best=6), "`n_best`: 6. It must be at most `beam_size`, which is 5"),
         (lambda model: model.translate(["a"], search="best"), "`search`: best. Valid choices: beam, exact"),
         (lambda model: model.translate(["a"], whole_support=True), "`whole_support`: True. It is for `search` exact"),
+        (lambda model: model.translate(["a"], max_expansions=3), "`max_expansions`: 3. It is for `search` exact"),
+        (lambda model: model.translate(["a"], mbr_utility="edit"), "`mbr_utility`: edit. It is for `decision` mbr"),
+        (
+            lambda model: model.translate(["a"], length_penalty_weight=7.0),
+            "`length_penalty_weight`: 7.0. It is for a `length_penalty`",
+        ),
+        (
+            lambda model: model.translate(["a"], length_penalty="wu", length_penalty_weight="1"),
+            "`length_penalty_weight`: '1'. It must be a finite number",
+        ),
+        (lambda model: model.force(["a", "a"], ["b", "c </s> a"]), "target line 2: it must not contain the end of the"),
         (lambda model: model.translate(["a"], search="exact", tree=True), "`tree`: True. It is for `search` beam"),
         (lambda model: model.translate(["a"], search="exact", max_expansions=0), "`max_expansions`: 0"),
         (lambda model: model.translate(["a"], decision="best"), "`decision`: best. Valid choices: map, mbr"),

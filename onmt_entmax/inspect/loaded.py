@@ -253,7 +253,7 @@ class Loaded:
             wanted: see :class:`~onmt_entmax.inspect.session.Watched`.
         """
         known = {entry["name"]: entry for entry in self.attentions}
-        if name not in known:
+        if not isinstance(name, str) or name not in known:
             raise invalid_setting("attention", name, choices(known) if known else f"{self.name} has none.")
         for setting, value, most in (("layer", layer, known[name]["layers"]), ("head", head, known[name]["heads"])):
             if not 1 <= value <= most:

@@ -20,7 +20,7 @@ from onmt_entmax.tasks.translation.preparation import Preparation
 from onmt_entmax.tasks.translation.subwords import RESERVED, SEPARATOR, SPACE, undo_subwords
 
 _BLANKS, _BLANK = re.compile(r"\s+"), re.compile(r"\s")
-_HALF_CHARACTER = re.compile("[\ud800-\udfff]")  # JavaScript can send one, nothing can write it
+HALF_CHARACTER = re.compile("[\ud800-\udfff]")  # JavaScript can send one, nothing can write it
 _LANGUAGE, _TAG = "<lang:", "<tag:"
 SHOWN = 5  # tokens named in a message
 
@@ -310,7 +310,7 @@ def one_line(given: dict[str, Any], name: str, collapse: bool = True) -> str:
     text = given.get(name)
     if not isinstance(text, str):
         raise UserError(f"`{name}` is missing in the input, or is no text.")
-    return (_BLANKS if collapse else _BLANK).sub(" ", _HALF_CHARACTER.sub("\ufffd", text))
+    return (_BLANKS if collapse else _BLANK).sub(" ", HALF_CHARACTER.sub("\ufffd", text))
 
 
 def join_words(spelling: Spelling, tokens: Sequence[str]) -> list[str]:

@@ -209,8 +209,10 @@ class Text:
         self.targets = targets
         if len(self.targets) != len(self.sources):
             raise UserError(f"There are {len(self.sources)} sources, but {len(self.targets)} targets.")
-        for target, unknown in zip(self.targets, self.unknown):
+        for line, (target, unknown) in enumerate(zip(self.targets, self.unknown), 1):
             ids = self.models.target_ids(target)
+            if self.models.eos in ids:
+                raise UserError(f"target line {line}: it must not contain the end of the output, which is added.")
             self.target_ids.append(ids)
             own = [token for token, index in zip(target, ids) if index == self.models.unknown]
             unknown += own

@@ -39,6 +39,7 @@ FOR_NEW_MODELS = (
 )
 
 Ranges = tuple[tuple[str, Callable[[Any], bool], str], ...]  # names of options, whether a value is valid, the rule
+_TRAINED_ATTENTION = "_trained_self_attn_type"
 _FIRST: Ranges = (  # stock computes with these
     ("world_size", lambda value: value >= 1, "It must be at least 1."),
     ("timeout", lambda value: value > 0, "It must be above 0."),
@@ -137,6 +138,9 @@ def extended(add_ours):
 def validate_model(opt: Namespace) -> None:
     """Check and normalise the alphas of model options; refuse by name what cannot be right with them."""
     check_ranges(opt, _SIZES)
+    trained = vars(opt).pop(_TRAINED_ATTENTION, None)
+    if trained is not None and "average" in (trained, opt.self_attn_type):  # has weights of its own
+        opt.self_attn_type = trained
     spread_self_attention(opt)
     alphas = {place: alpha_of(opt, place) for place in PLACES}
     attention, generator = alphas["global_attention"], alphas["generator"]
@@ -161,12 +165,14 @@ def validate_model(opt: Namespace) -> None:
     copying = "OpenNMT-py 3.5 can neither load nor decode models with copy attention; leave it out."
     stateless = "A recurrent decoder begins with the encoder's last state, and a Transformer's encoder has none."
     again = "OpenNMT-py cannot load such a model again; use `pytorch`."
+    recurrent = f"`decoder_type` is {decoder}, which has no coverage: it is for `decoder_type: rnn`."
     no_heads = "Neither `encoder_type` nor `decoder_type` is transformer: there are no queries."
     rules = (
         (given.get("encoder_type") == "transformer" and decoder == "rnn", "decoder_type", stateless),
         (not transformer and given.get("query_init") is not None, "query_init", no_heads),
         (attention != 1 and given.get("global_attention") == "none", "global_attention", without),
         (given.get("copy_attn"), "copy_attn", copying),
+        (given.get("coverage_attn") and decoder != "rnn", "coverage_attn", recurrent),
         (generator != 1 and given.get("lm_prior_model"), "lm_prior_model", prior),
         (generator != 1 and given.get("model_task") == "lm", "model_task", language),
         (sparse and given.get("save_format") == "safetensors", "save_format", again),
@@ -248,6 +254,17 @@ def get_option_tuples(stock):
         return [match for match in found if match[1] not in _ADDED] if len(found) > 1 else found
 
     return get_option_tuples
+
+
+def noting_attention(stock):
+    """Extend the stock parser's ``ckpt_model_opts``: it notes the kind of attention that decoding has a default for."""
+
+    def ckpt_model_opts(cls, ckpt_opt):
+        opt = stock.__func__(cls, ckpt_opt)
+        setattr(opt, _TRAINED_ATTENTION, opt.self_attn_type)
+        return opt
+
+    return classmethod(ckpt_model_opts)
 
 
 def validating(ours):

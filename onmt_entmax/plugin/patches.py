@@ -67,6 +67,7 @@ TABLE = (
     Patch(_PARSER, "_get_option_tuples", options.get_option_tuples, "keeps stock's abbreviations unambiguous"),
     Patch(_PARSER, "validate_prepare_opts", validating(options.validate_vocabulary), "assertions become one line"),
     Patch(_PARSER, "validate_model_opts", validating(options.validate_model), "checks alphas"),
+    Patch(_PARSER, "ckpt_model_opts", options.noting_attention, "decoding replaces `self_attn_type: average`"),
     Patch(_PARSER, "validate_translate_opts", validating(validate_translate), "`n_best` > `beam_size`"),
     Patch(_PARSER, "validate_train_opts", validating(validate_training), "checks early"),
     # packages that are missing

@@ -26,6 +26,8 @@ from onmt_entmax.search.rules import Constraints
 from onmt_entmax.search.scorer import Scorer, States, refuse_nan
 from onmt_entmax.search.settings import SearchSettings, check_neutral
 
+MAX_EXPANSIONS = 10_000
+
 
 def check_exact(settings: SearchSettings, max_expansions: int = 1) -> None:
     """Refuse what exact search cannot honour.
@@ -46,7 +48,7 @@ def check_exact(settings: SearchSettings, max_expansions: int = 1) -> None:
 def exact_search(
     scorer: Scorer,
     settings: SearchSettings,
-    max_expansions: int = 10_000,
+    max_expansions: int = MAX_EXPANSIONS,
     whole_support: bool = False,
     max_queue: int = 1_000,
 ) -> list[SearchResult]:
@@ -88,6 +90,8 @@ def exact_search(
     return results
 
 
+# The part of a prefix's probability by which float32 may be wrong, over all steps: the least that found strings leave.
+_ROUNDING = 1e-4
 Tokens = tuple[int, ...]
 Link = tuple[Any, int]  # the link to the prefix before, or None, and the last token
 Node = tuple[float, int, int, int, int, Optional[Link]]  # -log_prob, order, length, token, slot, link
@@ -106,6 +110,14 @@ class _Queue:
         self.heap: list[Node] = []
         self.order = 0
         self.expanded = 0
+        # of the beam's strings: what a prefix has of them, and the tokens that lead on to them (None: their end)
+        self.below: dict[Tokens, float] = {}
+        self.ways: dict[Tokens, set[int | None]] = {}
+        for tokens, log_prob in found.items() if n_best is not None else ():
+            for length, token in enumerate([*tokens, None]):
+                prefix = tokens[:length]
+                self.below[prefix] = self.below.get(prefix, 0.0) + math.exp(log_prob)
+                self.ways.setdefault(prefix, set()).add(token)
 
     @property
     def bound(self) -> float:
@@ -113,6 +125,13 @@ class _Queue:
         if self.n_best is None or len(self.ranking) < self.n_best:
             return -math.inf
         return -self.ranking[self.n_best - 1]
+
+    def rest(self, log_prob: float, tokens: Tokens) -> float:
+        """A bound of the log-probabilities of what is not yet found of a prefix: not more than what the found leave."""
+        if tokens not in self.below:
+            return log_prob
+        left = (1 + _ROUNDING) * math.exp(log_prob) - self.below[tokens]
+        return min(log_prob, math.log(left)) if left > 0 else log_prob
 
     def push(self, log_prob: float, length: int, token: int, slot: int, link: Link | None) -> None:
         self.order += 1
@@ -203,9 +222,10 @@ class _Queues:
         """Drop all but the best ``keep`` prefixes of a queue."""
         queue.heap.sort()
         if len(queue.heap) > keep:
-            queue.account.drop(-queue.heap[keep][0])
-            for _, _, length, _, slot, _ in queue.heap[keep:]:
+            for log_prob, _, length, token, slot, link in queue.heap[keep:]:
                 self._pool(length).hold(slot, -1)
+                if -log_prob > queue.account.best_dropped_log_prob:
+                    queue.account.drop(queue.rest(-log_prob, () if length == 0 else _tokens((link, token))))
             del queue.heap[keep:]
 
     def _expand(self, nodes: Nodes) -> None:
@@ -218,17 +238,27 @@ class _Queues:
         fed = torch.tensor([[node[3] for _, node in nodes], [index for index, _ in nodes]], device=device)
         output = scorer.step(fed[0], states, fed[1], parents)  # queues are visited in order
         links: list[Link | None] = [None if node[2] == 0 else (node[5], node[3]) for _, node in nodes]
-        prefixes = [_tokens(link) for link in links] if constraints.needs_prefixes else None
+        prefixes = [_tokens(link) for link in links]
         lengths, sentences = [node[2] for _, node in nodes], [index for index, _ in nodes]
         log_probs = constraints.apply(output.log_probs, lengths, sentences, prefixes)
         totals = torch.tensor([-node[0] for _, node in nodes], dtype=torch.float64, device=device)
         bounds = torch.tensor([self.queues[index].bound for index, _ in nodes], dtype=torch.float64, device=device)
         scores = log_probs.double().clamp_(max=0.0).add_(totals.unsqueeze(1))  # (R, V)
+        for row, ((index, _), prefix) in enumerate(zip(nodes, prefixes)):
+            self._leave_out_found(self.queues[index], prefix, scores[row])
         rows, tokens, values, dropped = self._worthwhile(scores, bounds)
         for (index, _), best in zip(nodes, dropped):
             if best > -math.inf:
                 self.queues[index].account.drop(best)
         self._queue_children(nodes, links, output.states, rows, tokens, values)
+
+    def _leave_out_found(self, queue: _Queue, prefix: Tokens, scores: Tensor) -> None:
+        """Where a continuation does not matter, what the beam found of it is not to be counted as dropped."""
+        for token in queue.ways.get(prefix, ()):
+            if token is None:
+                scores[self.settings.eos] = -math.inf
+            elif (value := float(scores[token])) <= queue.bound:
+                scores[token] = queue.rest(value, (*prefix, token))
 
     def _worthwhile(self, scores: Tensor, bounds: Tensor) -> tuple[list[int], list[int], list[float], list[float]]:
         """Rows, tokens and values of continuations above the bounds, and the best below of each row."""
@@ -299,10 +329,11 @@ def _fill_attention(scorer: Scorer, settings: SearchSettings, results: list[Sear
         for hypothesis in result.hypotheses
         if hypothesis.attention is None and hypothesis.finished
     ]
-    targets, sentences = [hypothesis.tokens for _, hypothesis in missing], [index for index, _ in missing]
-    if not missing:
-        return
-    for (index, hypothesis), weights in zip(missing, attend(scorer, targets, sentences, settings.start, settings.eos)):
-        if weights is not None and settings.source_lengths is not None:
-            weights = weights[:, : settings.source_lengths[index]]
-        hypothesis.attention = weights
+    most = settings.max_rows or scorer.batch_size * settings.beam_size  # rows that the search has had at a time
+    for start in range(0, len(missing), most):
+        part = missing[start : start + most]
+        targets, sentences = [hypothesis.tokens for _, hypothesis in part], [index for index, _ in part]
+        for (index, hypothesis), weights in zip(part, attend(scorer, targets, sentences, settings.start, settings.eos)):
+            if weights is not None and settings.source_lengths is not None:
+                weights = weights[:, : settings.source_lengths[index]]
+            hypothesis.attention = weights

@@ -103,7 +103,7 @@ def force(
 
 
 def complete_prefix(
-    scorer: Scorer, prefixes: Sequence[Sequence[int]], settings: SearchSettings
+    scorer: Scorer, prefixes: Sequence[Sequence[int]], settings: SearchSettings, max_support: int | None = None
 ) -> list[PrefixCompletion]:
     """The possible next tokens and the completions of one prefix per sentence (predictive translation).
 
@@ -111,12 +111,13 @@ def complete_prefix(
         scorer: the model and its inputs.
         prefixes: tokens without BOS, one list per sentence.
         settings: of the beam search for completions; its forced prefixes are replaced.
+        max_support: list at most this many next tokens; None for all.
 
     Returns:
         A list of :class:`PrefixCompletion`.
     """
     # One more token is forced, whichever: the step that scores it holds what may follow.
-    ahead = force(scorer, prefixes, settings.start, settings.eos, source_lengths=settings.source_lengths)
+    ahead = force(scorer, prefixes, settings.start, settings.eos, max_support, settings.source_lengths)
     results = beam_search(scorer, replace(settings, forced_prefixes=[list(prefix) for prefix in prefixes]))
     completions = []
     for forced, result in zip(ahead, results):

@@ -120,6 +120,8 @@ def decide(result: SearchResult, lookup: Callable[[int], str], utility: str, n_b
     scores = (utilities(utility, texts) @ np.array(weights) / math.fsum(weights)).tolist()
     ranked = sorted(range(len(compared)), key=lambda place: -scores[place])
     hypotheses = [replace(compared[place], score=scores[place]) for place in ranked[:n_best]]
+    if n_best is None:  # those that are not compared, behind the others
+        hypotheses += [replace(hypothesis, score=-math.inf) for hypothesis in by_probability[MOST:]]
     certified = certificate.certified_n
     if certified is not None:
         agreeing = (place for place, rank in enumerate(ranked[:n_best]) if place != rank)

@@ -241,7 +241,7 @@ def certificate_record(
     if record["mbr"] is None:
         del record["mbr"]
     elif record["mbr"]["candidates"]:
-        for entry, hypothesis in zip(hypotheses, result.hypotheses):
+        for entry, hypothesis in zip(hypotheses, result.hypotheses[: record["mbr"]["candidates"]]):
             entry["expected_utility"] = hypothesis.score
     prefix_log_prob = record.pop("prefix_log_prob")
     if prefix_log_prob is not None:

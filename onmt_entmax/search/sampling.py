@@ -9,7 +9,7 @@ from torch import Tensor
 
 from onmt_entmax.errors import invalid_setting
 from onmt_entmax.search.paths import select_rows
-from onmt_entmax.search.result import SAMPLING, Certificate, Hypothesis, SearchResult
+from onmt_entmax.search.result import IMPOSSIBLE_PREFIX, SAMPLING, Certificate, Hypothesis, SearchResult
 from onmt_entmax.search.rules import Constraints, length_divisor
 from onmt_entmax.search.scorer import Scorer, refuse_nan
 from onmt_entmax.search.settings import SearchSettings
@@ -119,7 +119,7 @@ def _sample(
         divisor = length_divisor(settings, len(strings[path]) + finished) if strings[path] or finished else 1.0
         found[paths[path]].append(Hypothesis(strings[path], total, total / divisor, finished, weights))
 
-    live = list(range(len(paths)))
+    live, impossible = list(range(len(paths))), set()  # sentences whose forced prefix has probability zero
     sentences = torch.tensor(paths, dtype=torch.long, device=device)
     states = select_rows(scorer.start(), sentences)
     tokens = torch.full((len(paths),), settings.start, dtype=torch.long, device=device)
@@ -137,6 +137,8 @@ def _sample(
         for row, (path, token, log_prob) in enumerate(zip(live, picks.tolist(), picked.tolist())):
             expansions[paths[path]] += 1
             if log_prob == -math.inf:  # nothing is permitted here
+                if step <= len(constraints.forced[paths[path]]):
+                    impossible.add(paths[path])
                 end(path, False)
                 continue
             totals[path] += log_prob
@@ -161,7 +163,7 @@ def _sample(
             found=sum(hypothesis.finished for hypothesis in hypotheses),
             expansions=expansions[sentence],
             dtype=scorer.dtype,
-            reason=SAMPLING,
+            reason=IMPOSSIBLE_PREFIX if sentence in impossible else SAMPLING,
         )
         most = None if settings.return_all else settings.n_best
         results.append(SearchResult(hypotheses[:most], certificate))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import TypeVar
 
 from onmt_entmax.errors import choices, invalid_setting
@@ -75,7 +76,7 @@ class SearchSettings:
             raise invalid_setting("n_best", self.n_best, "It must be at least 1.")
         if self.n_best > self.beam_size:
             raise invalid_setting("n_best", self.n_best, f"It must be at most `beam_size`, which is {self.beam_size}.")
-        lengths = [self.max_length] if isinstance(self.max_length, int) else self.max_length
+        lengths = [self.max_length] if isinstance(self.max_length, Integral) else self.max_length
         if any(length < 1 for length in lengths):
             raise invalid_setting("max_length", min(lengths), "It must be at least 1 (EOS counts).")
         if self.min_length < 0:
@@ -89,8 +90,9 @@ class SearchSettings:
         if self.length_penalty not in LENGTH_PENALTIES:
             raise invalid_setting("length_penalty", self.length_penalty, choices(LENGTH_PENALTIES))
         for name in ("length_penalty_weight", "coverage_penalty_weight"):
-            if not math.isfinite(getattr(self, name)):
-                raise invalid_setting(name, getattr(self, name), "It must be a finite number.")
+            value = getattr(self, name)
+            if not isinstance(value, Real) or not math.isfinite(value):
+                raise invalid_setting(name, repr(value), "It must be a finite number.")
         if self.coverage_penalty not in COVERAGE_PENALTIES:
             raise invalid_setting("coverage_penalty", self.coverage_penalty, choices(COVERAGE_PENALTIES))
         if self.source_lengths is None and (self.ratio > 0 or (self.has_coverage and self.coverage_penalty == "wu")):
@@ -117,7 +119,7 @@ class SearchSettings:
 
     def limits(self, batch_size: int) -> list[int]:
         """The most tokens of a hypothesis of each sentence, EOS and forced prefix included."""
-        if isinstance(self.max_length, int):
+        if isinstance(self.max_length, Integral):
             lengths = [self.max_length] * batch_size
         else:
             lengths = list(_per_sentence("max_length", self.max_length, batch_size))

@@ -76,6 +76,9 @@ def test_attention_has_a_row_for_the_end(page):
     [
         (SEARCH, {"model": 2}, "`model`: 2"),
         (SEARCH, {"model": True}, "`model`: True"),
+        (ATTENTION, {"attention": []}, "`attention`: []"),
+        (ATTENTION, {"attention": "\ud800"}, "`attention`: \ufffd"),
+        (SEARCH, {"search": "\ud800"}, "`search`: \ufffd. Valid choices: beam, exact, support"),
         (SEARCH, {"beam_size": 51}, "`beam_size`: 51. It must be a whole number from 1 to 50."),
         (SEARCH, {"beam_size": "5"}, "`beam_size`: 5"),
         (SEARCH, {"max_length": 0}, "`max_length`: 0"),

@@ -144,6 +144,22 @@ def test_finds_what_the_beam_misses():
     assert exact.certificate.optimal
 
 
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), kind=st.sampled_from(["sparse", "peaked", "dense"]), beam=st.integers(1, 3))
+def test_what_was_found_is_not_counted_as_dropped(seed, kind, beam):
+    """The margin bounds the gap to the best other string, and is more than nothing where there is a gap."""
+    scorer = TableScorer(random_tables(seed, 4, kind, end=5.0), 3)
+    results = exact_search(scorer, search_settings(beam, return_all=True), max_queue=5_000)
+    for result, (finished, cut) in zip(results, enumerate_strings(scorer, 6)):
+        certificate, best = result.certificate, result.hypotheses[0]
+        known = {tuple(found.tokens) for found in result.hypotheses}
+        others = [score for string, score in finished.items() if string not in known]
+        if certificate.optimal and certificate.margin is not None:
+            gap = best.log_prob - max([*others, *cut.values()], default=-math.inf)
+            assert certificate.margin <= gap + 1e-9
+            assert certificate.margin > 0 or gap < 1e-9
+
+
 def test_nothing_to_do_where_the_beam_is_certified():
     scorer = garden_path()
     result = exact_search(scorer, search_settings(beam=2))[0]
@@ -236,3 +252,12 @@ def test_a_model_that_computes_nan_gets_no_certificate():
         force(scorer, [[2, 3, 2, 3, 2]], START, EOS)
     with pytest.raises(UserError, match=message):
         sample(scorer, search_settings(), generator=torch.Generator().manual_seed(1))
+
+
+def test_attention_of_many_strings_is_computed_in_parts():
+    """A whole support may hold thousands: no step has more rows than the search has had."""
+    scorer = TableScorer(random_tables(3, 5, "dense", end=9.0), 1)
+    given = SearchSettings(START, EOS, beam_size=2, max_length=4, return_attention=True)
+    result = exact_search(scorer, given, whole_support=True)[0]
+    assert len(result.hypotheses) > 20 and max(scorer.rows) <= 2
+    assert all(len(found.attention) == len(found.tokens) + 1 for found in result.hypotheses)

@@ -122,7 +122,11 @@ def test_records_say_how_the_choice_was_made():
 def test_only_the_most_probable_are_compared_and_then_nothing_is_exact(monkeypatch):
     monkeypatch.setattr(mbr, "MOST", 2)
     few = decided(FOUND)
-    assert texts(few) == ["ab", "cd"] and few.certificate.mbr == {"utility": "edit", "candidates": 2, "exact": False}
+    # the others are listed behind them, as all are asked for
+    assert texts(few) == ["ab", "cd", "ce", "cde"]
+    record = certificate_record(few, 1, LETTERS.__getitem__)
+    assert ["expected_utility" in entry for entry in record["hypotheses"]] == [True, True, False, False]
+    assert few.certificate.mbr == {"utility": "edit", "candidates": 2, "exact": False}
 
 
 def test_without_a_finished_hypothesis_there_is_no_choice():

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onmt_entmax.errors import UserError
+from onmt_entmax.search.result import IMPOSSIBLE_PREFIX, SAMPLING
 from onmt_entmax.search.sampling import draw, sample
 from onmt_entmax.search.settings import SearchSettings
 from tests.search.models import EOS, START, TableScorer, enumerate_strings, random_tables
@@ -69,6 +70,13 @@ def test_never_draws_a_zero(seed, top_k, top_p, temperature):
     assert log_probs.gather(1, tokens.unsqueeze(1)).isfinite().all()
 
 
+def test_a_forced_prefix_of_probability_zero_is_said():
+    tables = torch.tensor([[0, 0.5, 0, 0.5]] * 61).double().log()  # of `[START, EOS, 2, 3]`; 2 is impossible
+    given_settings = SearchSettings(START, EOS, beam_size=2, forced_prefixes=[[3, 2], [3]], max_length=3)
+    impossible, possible = (one.certificate.reason for one in sample(TableScorer(tables, 2), given_settings))
+    assert (impossible, possible) == (IMPOSSIBLE_PREFIX, SAMPLING)
+
+
 def test_samples_whole_strings_in_proportion():
     scorer = TableScorer(random_tables(11, 4, "sparse", end=3.0), 1)
     finished, cut = enumerate_strings(scorer, 3)[0]
@@ -99,7 +107,8 @@ def test_order_certificate_and_rules():
         forced_prefixes=[[], [2], []],
     )
     for index, result in enumerate(sample(scorer, given_settings, generator=torch.Generator().manual_seed(3))):
-        assert result.certificate.reason == "sampling" and result.certificate.optimal is None
+        reason = IMPOSSIBLE_PREFIX if index == 1 else SAMPLING  # 2 has probability zero there
+        assert result.certificate.reason == reason and result.certificate.optimal is None
         assert len(result.hypotheses) == 3
         order = [(not found.finished, -found.score) for found in result.hypotheses]
         assert order == sorted(order)

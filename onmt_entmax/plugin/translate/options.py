@@ -11,10 +11,9 @@ from onmt_entmax.files import check_output
 from onmt_entmax.plugin.corpora import check_transforms
 from onmt_entmax.plugin.options import Ranges, action, add, add_matmul_precision, check_gpu, check_ranges, refuse
 from onmt_entmax.plugin.parsing import UnsetFloat, UnsetStr, is_unset
+from onmt_entmax.search.exact import MAX_EXPANSIONS
 from onmt_entmax.search.mbr import DECISIONS, UTILITIES, check_decision
 from onmt_entmax.search.settings import check_neutral
-
-MAX_EXPANSIONS = 10000
 
 _RANGES: Ranges = (
     ("max_expansions batch_size max_length", lambda value: value >= 1, "It must be at least 1."),

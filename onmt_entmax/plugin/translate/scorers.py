@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Optional
 
@@ -130,13 +131,17 @@ class GenericScorer(ModelScorer):
         self.steps = 0
         return (torch.arange(self.batch_size, device=self.device),)
 
+    def _follow(self, rows: Tensor) -> None:
+        """Let the decoder's rows be those of the step: sampling begins with several of each sentence."""
+        if self.steps > 0 or not torch.equal(rows, torch.arange(self.batch_size, device=rows.device)):
+            self.decoder.map_state(lambda state, dim: state.index_select(dim, rows))
+
     def advance(
         self, tokens: Tensor, states: States, sentences: Tensor, parents: Optional[Tensor]
     ) -> tuple[Tensor, States, Optional[Tensor]]:
         """See :meth:`ModelScorer.advance`."""
         rows = states[0] if parents is None else states[0].index_select(0, parents)
-        if self.steps > 0:
-            self.decoder.map_state(lambda state, dim: state.index_select(dim, rows))
+        self._follow(rows)
         hidden, attention = self.decoder(
             tokens.view(-1, 1, 1),
             self.memory[sentences],
@@ -187,7 +192,7 @@ class PrefixScorer(ModelScorer):
 def combine(log_probs: Tensor, average_probabilities: bool) -> Tensor:
     """The ensemble's log-probabilities ``(...)`` from those of its members ``(members, ...)``."""
     if average_probabilities:
-        return log_probs.exp().mean(0).log()
+        return log_probs.logsumexp(0) - math.log(len(log_probs))  # no probability is too small for a mean
     return log_probs.mean(0).log_softmax(-1)
 
 

@@ -15,11 +15,11 @@ from onmt_entmax.errors import invalid_setting
 from onmt_entmax.plugin.models import float32_products, generator_alpha
 from onmt_entmax.plugin.parsing import running_command
 from onmt_entmax.plugin.translate.batching import join_batches
-from onmt_entmax.plugin.translate.options import MAX_EXPANSIONS
 from onmt_entmax.plugin.translate.output import Outputs
 from onmt_entmax.plugin.translate.scorers import ModelScorer, build_scorer, combine, stepping_scorer
 from onmt_entmax.plugin.translate.written import LateOutput
 from onmt_entmax.search.beam import beam_search
+from onmt_entmax.search.exact import MAX_EXPANSIONS, exact_search
 from onmt_entmax.search.mbr import decide
 from onmt_entmax.search.result import Hypothesis, SearchResult
 from onmt_entmax.search.settings import SearchSettings
@@ -179,8 +179,6 @@ class SparseTranslator(StockTranslator):
                 temperature=self.random_sampling_temp,
             )
         if self.search == "exact":
-            from onmt_entmax.search.exact import exact_search
-
             return exact_search(scorer, settings, self.max_expansions, self.whole_support)
         return beam_search(scorer, settings)
 

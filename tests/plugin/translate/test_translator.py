@@ -15,7 +15,7 @@ from onmt.utils.parse import ArgumentParser
 import onmt_entmax
 from onmt_entmax.errors import UserError
 from onmt_entmax.files import read_records
-from onmt_entmax.plugin.translate.scorers import build_scorer
+from onmt_entmax.plugin.translate.scorers import build_scorer, combine
 from onmt_entmax.search.mbr import utilities
 
 LINES = ["a b c", "d e", "h g f e", "a a b", "c"]
@@ -204,6 +204,37 @@ def test_sampling_draws_from_the_support(corpus, entmax_model):
     assert len(output) == len(LINES)
 
 
+@pytest.mark.parametrize("name", ["cnn_model", "standard_model", "averaging_model"])
+def test_any_decoder_is_sampled_from(corpus, request, name):
+    """Several samples of a sentence begin with several rows, which the decoder's state has to follow."""
+    model = request.getfixturevalue(name)
+    options = ["-random_sampling_topk", "-1", "-beam_size", "3", "-n_best", "3", "-with_score", "-max_length", "4"]
+    options += ["-length_penalty", "none", "-seed", "1"]
+    lines = corpus.translate(model, LINES, *options)
+    loaded = onmt_entmax.load(model)
+    targets = [line.split("\t") for line in lines]
+    assert len(targets) == 3 * len(LINES)
+    sources = [line for line in LINES for _ in range(3)]
+    ended = [place for place, (text, _) in enumerate(targets) if sources[place].strip() and len(text.split()) < 4]
+    forced = loaded.force([sources[place] for place in ended], [targets[place][0] for place in ended])
+    assert ended and [float(targets[place][1]) for place in ended] == pytest.approx(
+        [one.log_prob for one in forced], abs=1e-3
+    )
+
+
+@pytest.fixture(scope="module")
+def standard_model(corpus):
+    return corpus.train("standard", "-input_feed", "0", "-generator_function", "entmax15")
+
+
+@pytest.fixture(scope="module")
+def averaging_model(corpus):
+    """Its attention has weights of its own, which decoding's default for ``self_attn_type`` does not fit."""
+    sizes = ("-hidden_size", "16", "-word_vec_size", "16", "-heads", "2", "-transformer_ff", "16", "-layers", "1")
+    kinds = ("-encoder_type", "transformer", "-decoder_type", "transformer", "-self_attn_type", "average")
+    return corpus.train("averaging", *sizes, *kinds, "-generator_function", "entmax15")
+
+
 def test_forced_prefixes(corpus, softmax_model):
     prefixes = corpus.folder / "prefix.tgt"
     prefixes.write_text("c b\ne\nh\nb\nc\n", encoding="utf-8")
@@ -223,7 +254,7 @@ def test_a_blank_line_of_prefixes_forces_nothing(corpus, softmax_model):
     assert ["prefix_log_prob" in record for record in records] == [True, False, False, True, True]
 
 
-@pytest.mark.parametrize("decision", [(), ("-decision", "mbr")])
+@pytest.mark.parametrize("decision", [(), ("-decision", "mbr"), ("-random_sampling_topk", "-1", "-seed", "1")])
 def test_an_impossible_prefix_is_said_and_scored_so(corpus, entmax_model, caplog, decision):
     model = onmt_entmax.load(entmax_model)
     targets = ["a", "b", "c", "d", "e", "f", "g", "h"]
@@ -375,3 +406,9 @@ def test_alignment_of_a_transformer_without_its_alignment_layer_is_refused(corpu
     model = corpus.train("transformer", *transformer, *sizes, "-generator_function", "entmax15")
     with pytest.raises(UserError, match="`report_align`: True. .*`alignment_layer` -3, but its decoder has 1 layers"):
         corpus.translate(model, LINES, "-report_align")
+
+
+def test_an_ensembles_mean_has_no_false_zeros():
+    log_probs = torch.tensor([[-110.0, -math.inf, 0.0], [-112.0, -math.inf, -math.inf]])
+    found = combine(log_probs, True)  # log((e^-110 + e^-112) / 2): float32 has no e^-110
+    assert found.tolist() == pytest.approx([-110 + math.log((1 + math.exp(-2)) / 2), -math.inf, -math.log(2)], abs=1e-5)
