@@ -23,6 +23,7 @@ from pathlib import Path
 import ensembles
 import estimate
 import jobs
+import lengths
 
 from onmt_entmax.errors import UserError, choices, invalid_setting
 from onmt_entmax.files import iterate_lines, parse_yaml, read_json, read_text, sha256, write_json
@@ -38,6 +39,9 @@ CORPUS = {"de-en": "iwslt17", "en-de": "iwslt17", "ja-en": "kftt", "en-ja": "kft
 ALPHAS = ("1", "1.5", "2")
 ALPHA_GRID = ("1", "1.25", "1.33", "1.5", "1.67", "1.75", "2", "2.25", "2.5")
 DEFAULT_SEEDS = {"inflection": "123", "translation": "123", "alpha-grid": "1"}
+# whole numbers of a configuration that are reckoned with here, and the least that they may be
+NUMBERS = dict.fromkeys(("batch_size", "valid_steps", "save_checkpoint_steps", "accum_count", "bucket_size"), 1)
+NUMBERS |= {"train_steps": 0, "early_stopping": 0, "keep_checkpoint": -1, "world_size": 0}
 # what a model is made of: an output folder holds models of one kind only
 FIXED = ("task", "name", "prepare", "data", "settings", "average")
 
@@ -232,14 +236,17 @@ def configuration(args: argparse.Namespace) -> dict:
         raise invalid_setting("config", path, "There is no such file; name one with --config.")
     found = parse_yaml(read_text(path), str(path))
     for key in ("train_steps", "batch_size"):
-        if not isinstance(found, dict) or not isinstance(found.get(key), int):
-            raise UserError(f"{path}: `{key}` is missing or no whole number.")
+        if not isinstance(found, dict) or key not in found:
+            raise UserError(f"{path}: `{key}` is missing.")
+    for key, least in NUMBERS.items():
+        values = found[key] if isinstance(found.get(key), list) and key == "accum_count" else [found.get(key, least)]
+        for value in values or [None]:
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise invalid_setting(key, repr(value), f"In {path} it must be a whole number of at least {least}.")
     own = [key for key in found if key in jobs.OWN]
     if own:
         rule = "The grid gives it: text by --data or --prepared, alphas by --pairs, the rest by itself."
         raise UserError(f"{path}: `{own[0]}` has no place in a grid's configuration. {rule}")
-    if found["batch_size"] < 1:
-        raise invalid_setting("batch_size", found["batch_size"], "It must be at least 1.")
     return found
 
 
@@ -320,6 +327,10 @@ def check_output(grid: dict, output: Path) -> None:
         if (now or math.inf) < (before or math.inf):
             rule = f"{output} was made with {before or 'no limit'}; a training can only become longer."
             raise invalid_setting("steps", now, f"{rule} Give another --output.")
+        before, now = (lengths.wanted(one, lines, "valid_") for one in (old, grid))
+        if now != before:  # it decides when the rate is halved, and which checkpoint is the best one
+            rule = f"{output} was made with {before}; its models would not be alike."
+            raise invalid_setting("valid-steps", now, f"{rule} Give another --output.")
 
 
 def check_corpus(words: list[str], manifest: Path, output: Path) -> None:

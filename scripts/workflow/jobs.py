@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import itertools
 import os
 import re
 import shlex
@@ -96,7 +95,7 @@ def train(grid: dict, pair: str, seed: str) -> None:
             words = ["onmt_train", "-config", str(folder / "train.yaml")]
             call(words, folder / "train.log", lock=lock, gpus=own_gpus(grid), watch=lambda line: _report(folder, line))
         if grid.get("average"):
-            _average(folder, grid["average"])
+            _average(folder, grid["average"], settings["save_checkpoint_steps"])
         write_json(folder / "trained.json", _summary(folder, settings["train_steps"]))
 
 
@@ -204,8 +203,9 @@ def train_settings(grid: dict, pair: str, seed: int, folder: Path) -> dict:
         seed=seed, save_model=str(folder / "model"), save_data=str(folder / "sample"), keep_best=True,
     )  # fmt: skip
     settings.setdefault("keep_checkpoint", 2)
-    if grid.get("average") and 0 <= settings["keep_checkpoint"] < grid["average"]:
-        settings["keep_checkpoint"] = grid["average"]
+    average = grid.get("average")
+    if average and 0 <= settings["keep_checkpoint"] <= average:
+        settings["keep_checkpoint"] = average + 1  # an early stop adds one between two epochs
     if grid["gpus"]:
         settings.update(world_size=1, gpu_ranks=[0])
     return settings
@@ -301,9 +301,9 @@ def _report(folder: Path, line: str) -> None:
         print(f"grid: {folder} saves step {STEP.search(line)[1]}", flush=True)
 
 
-def _average(folder: Path, count: int) -> None:
-    """Write the mean of the weights of a training's last checkpoints."""
-    last = list(itertools.islice(whole_checkpoints(folder), count))
+def _average(folder: Path, count: int, apart: int) -> None:
+    """Write the mean of the weights of a training's last checkpoints, those of steps that ``apart`` divides."""
+    last = [path for path in whole_checkpoints(folder) if step_of(path) % apart == 0][:count]
     if len(last) < count:
         rule = f"{folder} has {len(last)} whole checkpoints. Its training was too short, or they were deleted."
         raise invalid_setting("average", count, rule)

@@ -25,16 +25,8 @@ def lengths(grid: dict, lines: int) -> dict[str, int]:
     Raises:
         UserError: too short a training for so many checkpoints.
     """
-    settings, given = grid["settings"], grid["length"]
-    epoch = epoch_steps(grid, lines)
-
-    def steps(kind: str) -> int:
-        count, epochs = given[f"{kind}steps"], given[f"{kind}epochs"]
-        if count is None and epochs is None:
-            return settings[f"{kind or 'train_'}steps"]
-        return epochs * epoch if count is None else count
-
-    train_steps, valid_steps = steps(""), steps("valid_")
+    settings, epoch = grid["settings"], epoch_steps(grid, lines)
+    train_steps, valid_steps = wanted(grid, lines, "train_"), wanted(grid, lines, "valid_")
     if train_steps:
         valid_steps = min(valid_steps, train_steps)
     saved = min(settings.get("save_checkpoint_steps", valid_steps), valid_steps)
@@ -44,7 +36,20 @@ def lengths(grid: dict, lines: int) -> dict[str, int]:
     if average and train_steps and train_steps // saved < average:
         rule = f"A training of {train_steps} steps has {train_steps // saved}, one every {saved} steps."
         raise invalid_setting("average", average, rule)
+    if average and train_steps % saved:  # its last checkpoint would be less than an epoch behind the one before
+        rule = f"Checkpoints {saved} steps apart are averaged: give a multiple, such as {train_steps // saved * saved}."
+        raise invalid_setting("steps", train_steps, rule)
     return {"train_steps": train_steps, "valid_steps": valid_steps, "save_checkpoint_steps": saved}
+
+
+def wanted(grid: dict, lines: int, kind: str) -> int:
+    """The steps of ``kind``, ``train_`` or ``valid_``: as given on the command line, or else by the settings."""
+    settings, given = grid["settings"], grid["length"]
+    name = kind.replace("train_", "")
+    count, epochs = given[f"{name}steps"], given[f"{name}epochs"]
+    if count is None and epochs is None:
+        return settings[f"{kind}steps"]
+    return epochs * epoch_steps(grid, lines) if count is None else count
 
 
 def epoch_steps(grid: dict, lines: int) -> int:

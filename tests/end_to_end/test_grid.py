@@ -58,6 +58,7 @@ def place(tmp_path_factory) -> Path:
     (folder / "tiny.yaml").write_text(CONFIG, encoding="utf-8")
     (folder / "tokens.yaml").write_text(CONFIG.replace("sents", "tokens"), encoding="utf-8")
     (folder / "own.yaml").write_text(CONFIG + "train_from: old.pt\n", encoding="utf-8")
+    (folder / "text.yaml").write_text(CONFIG.replace("valid_steps: 5", "valid_steps: 1e4"), encoding="utf-8")
     (folder / "empty.yaml").write_text(CONFIG.replace("batch_size: 16", "batch_size: 0"), encoding="utf-8")
     (folder / "untested").mkdir()
     for file in (folder / "corpus").iterdir():
@@ -189,7 +190,8 @@ def grid(monkeypatch):
         (["--average", "3", "--epochs", "2"], "`average`: 3. A training of 2 epochs has as many checkpoints, an epoch"),
         (["--steps", "9", "--epochs", "2"], "--steps and --epochs: give one of the two."),
         (["--data", "nowhere"], "Invalid setting for `data`: nowhere."),
-        (["--config", "empty.yaml"], "Invalid setting for `batch_size`: 0. It must be at least 1."),
+        (["--config", "empty.yaml"], "`batch_size`: 0. In empty.yaml it must be a whole number of at least 1."),
+        (["--config", "text.yaml"], "`valid_steps`: '1e4'. In text.yaml it must be a whole number of at least 1."),
         (["--config", "own.yaml"], "own.yaml: `train_from` has no place in a grid's configuration."),
         (["--config", "none.yaml"], "Invalid setting for `config`: none.yaml. There is no such file"),
         (["--gpus", "99"], "Invalid setting for `gpus`: 99. PyTorch sees"),
@@ -299,6 +301,8 @@ def test_a_corpus_that_has_changed_is_refused(place, tmp_path, monkeypatch, caps
     monkeypatch.chdir(out)
     grid.jobs.prepare(settings)
     grid.check_output(settings, out)
+    with pytest.raises(UserError, match="`valid-steps`: 7. .*out was made with 5; its models would not be alike."):
+        grid.check_output({**settings, "length": {**settings["length"], "valid_steps": 7}}, out)
     with open(tmp_path / "corpus/spanish-dev", "a", encoding="utf-8") as dev:
         dev.write("hablar\thablo\tV;IND;PRS;1;SG\n")
     with pytest.raises(UserError, match=r"out was prepared from another spanish-dev than there is now in .*/corpus\."):
@@ -350,10 +354,12 @@ def test_epochs_become_steps(grid):
         found = grid.jobs.lengths(one, 100)
         assert (found["train_steps"], found["valid_steps"]) == (train, valid)
     assert found["save_checkpoint_steps"] == 4
-    one = {"settings": settings, "length": nothing, "gpus": 0, "average": 2}
+    one = {"settings": settings, "length": {**nothing, "epochs": 2}, "gpus": 0, "average": 2}
     assert grid.jobs.lengths(one, 100)["save_checkpoint_steps"] == 7  # an epoch
-    with pytest.raises(UserError, match="`average`: 3. A training of 20 steps has 2, one every 7 steps."):
+    with pytest.raises(UserError, match="`average`: 3. A training of 14 steps has 2, one every 7 steps."):
         grid.jobs.lengths({**one, "average": 3}, 100)
+    with pytest.raises(UserError, match="`steps`: 20. Checkpoints 7 steps apart are averaged: .*such as 14."):
+        grid.jobs.lengths({**one, "length": nothing}, 100)
 
 
 def test_weights_are_averaged_over_the_last_epochs(grid, place, tmp_path, monkeypatch):
@@ -370,7 +376,12 @@ def test_weights_are_averaged_over_the_last_epochs(grid, place, tmp_path, monkey
     grid.jobs.decode(settings, "1.5_2", "1")
     folder = tmp_path / "runs/1.5_2/seed1"
     last = [folder / f"model_step_{number * epoch}.pt" for number in (2, 3)]
-    assert sorted(folder.glob("model_step_*.pt")) == sorted(last)
+    kept = [folder / f"model_step_{number * epoch}.pt" for number in (1, 2, 3)]
+    assert sorted(folder.glob("model_step_*.pt")) == sorted(kept)
+    # what an early stop leaves between two epochs is no member of the mean
+    shutil.copy(last[1], folder / f"model_step_{3 * epoch + 5}.pt")
+    grid.jobs._average(folder, 2, epoch)
+    (folder / f"model_step_{3 * epoch + 5}.pt").unlink()
     checkpoints = [torch.load(path, weights_only=False) for path in [*last, folder / "model_average.pt"]]
     weights = [checkpoint["generator"]["weight"] for checkpoint in checkpoints]
     assert torch.allclose((weights[0] + weights[1]) / 2, weights[2], atol=1e-7)
@@ -383,7 +394,7 @@ def test_weights_are_averaged_over_the_last_epochs(grid, place, tmp_path, monkey
     assert "|alpha:1.5/2|recipe:mean of 2 checkpoints|" in measured["signature"]
     # its validations, every 5 steps, end at 65
     assert grid.jobs._summary(folder, 3 * epoch)["last_step"] == 3 * epoch
-    last[0].unlink()
+    kept[0].unlink(), last[0].unlink()
     with pytest.raises(UserError, match="`average`: 2. runs/1.5_2/seed1 has 1 whole checkpoints."):
         grid.jobs.train(settings, "1.5_2", "1")
     manifest = tmp_path / "data/manifest.json"
