@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import copy
-import os
 import random
 import threading
 from argparse import Namespace
@@ -31,7 +30,7 @@ from onmt_entmax.entmax.engine import on_host, with_host_copy
 from onmt_entmax.errors import UserError
 from onmt_entmax.files import byte_lines
 from onmt_entmax.plugin.train import position as random_state
-from onmt_entmax.plugin.train.plan import corpus_weights
+from onmt_entmax.plugin.train.plan import FILES, corpora_state, corpus_weights
 from onmt_entmax.plugin.train.position import Mixture
 
 
@@ -266,19 +265,11 @@ def order_settings(opt: Namespace, stride: int, offset: int) -> dict:
     buckets = ("bucket_size", "bucket_size_init", "bucket_size_increment")
     return {
         "corpora and weights": corpora,
-        "the corpora's files or transforms": {name: corpus_state(opt.data[name]) for name in corpora},
+        FILES: corpora_state(opt),
         "number of processes": stride,
         "rank": offset,
         **{name: getattr(opt, name) for name in (*names, *buckets)},
     }
-
-
-def corpus_state(corpus: dict | None) -> dict | None:
-    """By what a corpus is known again: the sizes of its files, and its transforms."""
-    if corpus is None:
-        return None
-    paths = [corpus[side] for side in ("path_src", "path_tgt") if corpus.get(side)]
-    return {"bytes": [os.path.getsize(path) for path in paths], "transforms": list(corpus.get("transforms") or [])}
 
 
 def build_training_data(opt, transforms_cls, vocabs, stride, offset, device_id, resumed: dict | None, log):

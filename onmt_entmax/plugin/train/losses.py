@@ -170,6 +170,5 @@ class EntmaxLossCompute(StockLossCompute):
     def _coverage_loss(self, attns, target):
         """Coverage loss of See, Liu, Manning (2017), Eq. 13: sum of min(attention, coverage so far)."""
         attention, coverage = attns["std"], attns["coverage"]  # (batch, tgt_len, src_len); coverage includes its step
-        before = torch.cat([torch.zeros_like(coverage[:, :1]), coverage[:, :-1]], dim=1)
-        loss = torch.min(attention, before).sum(-1).reshape(-1)  # (batch * tgt_len)
+        loss = torch.min(attention, coverage - attention).sum(-1).reshape(-1)  # (batch * tgt_len)
         return loss.masked_fill(target.eq(self.padding_idx), 0.0).sum()

@@ -48,6 +48,8 @@ def train(opt: Namespace, device_id: int, found: Products) -> None:
     # what is trained, and from where
     checkpoint, vocabs, transforms_cls = train_single._init_train(opt)
     vocabs = resuming.vocabularies(opt, checkpoint, vocabs)
+    if checkpoint is None or opt.update_vocab:
+        plan.log_cut_vocabularies(opt, vocabs)
     check_validation_corpus(opt)
     resumed = resuming.our_part(opt, checkpoint)
     model_opt = resuming.model_options(opt, checkpoint, vocabs, given)

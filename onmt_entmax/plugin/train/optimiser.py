@@ -125,6 +125,8 @@ class Optimizer(optimizers.Optimizer):
                 stored.pop(_SCHEDULE, None)
             if opt.reset_optim == "states":
                 stored.pop("optimizer", None)
+            if opt.reset_optim == "keep_states":
+                _check_kept(opt, checkpoint["opt"])
             check_state(stored, optimizer._optimizer, opt.train_from)
             given = [_settings(group) for group in getattr(optimizer._optimizer, "param_groups", ())]
             optimizer.load_state_dict(stored)
@@ -196,7 +198,18 @@ def _torch_optimizer(model, opt: Namespace, alpha_rate: float = 1.0):
 def _schedule(opt: Namespace):
     if opt.decay_method == VALID_LOSS:
         return ValidLossSchedule(opt.learning_rate_decay)
+    if opt.decay_method.startswith("noam") and opt.hidden_size < 1:  # a decoder of a size of its own
+        opt = Namespace(**{**vars(opt), "hidden_size": opt.dec_hid_size})
     return optimizers.make_learning_rate_decay_fn(opt)
+
+
+def _check_kept(opt: Namespace, before: Namespace) -> None:
+    """Refuse options that a state kept by ``reset_optim: keep_states`` does not fit."""
+    apart = [(getattr(one, "learned_alpha_rate", None) or 1.0) != 1 for one in (before, opt)]  # alphas in a group
+    for name, fits in (("optim", before.optim == opt.optim), ("learned_alpha_rate", apart[0] == apart[1])):
+        if not fits:
+            kept = f"`reset_optim: keep_states` keeps the state of {getattr(before, name, None)}"
+            raise invalid_setting(name, getattr(opt, name), f"{kept}; give `states`, or `all`.")
 
 
 def check_state(stored: dict, optimizer, path: str) -> None:

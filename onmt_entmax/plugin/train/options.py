@@ -95,6 +95,10 @@ def without_effect(opt: Namespace, given: Collection[str]) -> list[str]:
     return [f"`{name}: {getattr(opt, name)}` has no effect: {why}." for name, why in found]
 
 
+def _ascend(steps: list[int]) -> bool:
+    return steps[0] == 0 and all(first < second for first, second in zip(steps, steps[1:]))
+
+
 def validate_training(opt: Namespace) -> None:
     """Check what belongs to training."""
     from onmt.scorers import AVAILABLE_SCORERS
@@ -111,7 +115,9 @@ def validate_training(opt: Namespace) -> None:
     of_sparse = "`optim` is sparseadam: PyTorch has no norm of sparse gradients; give 0."
     unquantised = "`quant_layers` names no layers."
     divides = opt.decay_method.startswith("noam") and opt.warmup_steps < 1
+    stretches = "The first must be 0, and each above the one before."
     rules = (
+        *((not _ascend(getattr(opt, name)), name, stretches) for name in ("accum_steps", "dropout_steps")),
         (opt.early_stopping < 0, "early_stopping", "It must be at least 1, or 0 for no early stopping."),
         (decays and not 0 < opt.learning_rate_decay <= 1, "learning_rate_decay", "It must be above 0 and at most 1."),
         *((opt.valid_steps < 1, "valid_steps", rule) for rule in follow),

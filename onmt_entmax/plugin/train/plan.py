@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
 from collections.abc import Collection
 from itertools import islice
 
 from onmt.constants import CorpusTask, DefaultTokens
 from onmt.inputters import dynamic_iterator
+from onmt.inputters.inputter import _read_vocab_file
 from onmt.inputters.text_corpus import build_corpora_iters, get_corpora
 from onmt.transforms import make_transforms
 from onmt.utils.logging import logger
@@ -18,12 +20,26 @@ from onmt_entmax.plugin.corpora import log_blank_pairs
 from onmt_entmax.plugin.train import position as random_state
 from onmt_entmax.unknown import UnknownTokens
 
+FILES = "the corpora's files or transforms"  # what may have changed since a checkpoint
 STOCK_BUCKET = 262144  # OpenNMT-py's `bucket_size`, the largest that is chosen here
 
 
 def corpus_weights(opt: Namespace) -> dict[str, int]:
     """Lines that are taken from each training corpus in turn."""
     return {name: int(info["weight"]) for name, info in opt.data.items() if name != "valid"}
+
+
+def corpus_state(corpus: dict | None) -> dict | None:
+    """By what a corpus is known again: the sizes of its files, and its transforms."""
+    if corpus is None:
+        return None
+    paths = [corpus[side] for side in ("path_src", "path_tgt") if corpus.get(side)]
+    return {"bytes": [os.path.getsize(path) for path in paths], "transforms": list(corpus.get("transforms") or [])}
+
+
+def corpora_state(opt: Namespace) -> dict[str, dict | None]:
+    """The :func:`corpus_state` of each training corpus."""
+    return {name: corpus_state(opt.data[name]) for name in corpus_weights(opt)}
 
 
 def fit_to_corpora(
@@ -38,7 +54,8 @@ def fit_to_corpora(
         opt, given: options, which change, and the names of those that the user gave.
         lines: of each corpus in use, or None where they are not known.
         processes: that share the text.
-        resumed: this process's position in a checkpoint, or None: what was chosen then is chosen again.
+        resumed: this process's position in a checkpoint, or None: what was chosen then, for the same text, is chosen
+            again.
 
     Raises:
         UserError: a corpus has too few lines even for one reader in each process.
@@ -60,9 +77,10 @@ def fit_to_corpora(
     weights = corpus_weights(opt)
     turn = sum(weights.values())
     most = max(1, min(count * turn // weights[name] for name, count in lines.items()) // _readers(opt, processes))
-    before = None if resumed is None else resumed["data"]["settings"]["bucket_size"]
+    before = {} if resumed is None else resumed["data"]["settings"]
     if "bucket_size" not in given:
-        opt.bucket_size = before or min(most, STOCK_BUCKET)
+        same = FILES not in before or before[FILES] == corpora_state(opt)  # older versions did not note it
+        opt.bucket_size = (same and before.get("bucket_size")) or min(most, STOCK_BUCKET)
         logger.info(f"`bucket_size` is {opt.bucket_size}, chosen for {sum(lines.values())} lines.")
     elif opt.bucket_size > most:
         logger.warning(
@@ -74,6 +92,17 @@ def fit_to_corpora(
 
 def _readers(opt: Namespace, processes: int) -> int:
     return max(opt.num_workers, 1) * processes
+
+
+def log_cut_vocabularies(opt: Namespace, vocabs) -> None:
+    """Log how many tokens of a vocabulary file a new vocabulary has no room for."""
+    for side in ("src",) if opt.share_vocab else ("src", "tgt"):
+        most, path = getattr(opt, f"{side}_vocab_size"), getattr(opt, f"{side}_vocab")
+        if len(vocabs[side]) < most:
+            continue
+        tokens = set(_read_vocab_file(path, getattr(opt, f"{side}_words_min_frequency")))
+        if lost := len(tokens.difference(vocabs[side].ids_to_tokens)):
+            logger.warning(f"`{side}_vocab_size` is {most}: {lost} of the {len(tokens)} tokens of {path} are left out.")
 
 
 def log_unknown_tokens(opt: Namespace, transforms_cls, vocabs, most: int = 1000) -> None:

@@ -14,13 +14,14 @@ from torch import nn
 
 from onmt_entmax import engines
 from onmt_entmax.engines.cpu.products import Products
-from onmt_entmax.files import count_lines, write_json
+from onmt_entmax.errors import UserError
+from onmt_entmax.files import count_lines, read_json, write_json
 from onmt_entmax.plugin.models import attention_alpha, attention_alpha_text, generator_alpha
 from onmt_entmax.plugin.train import position as random_state
-from onmt_entmax.plugin.train.data import corpus_state
 from onmt_entmax.plugin.train.losses import DeviceStatistics
 from onmt_entmax.plugin.train.measures import EPSILON, StopRule, TokenMeasures, is_better
 from onmt_entmax.plugin.train.options import VALID_LOSS
+from onmt_entmax.plugin.train.plan import corpus_state
 from onmt_entmax.plugin.train.processes import from_all, is_first, on_first, rank, world_size
 from onmt_entmax.plugin.train.report import COUNTS
 from onmt_entmax.plugin.train.saver import WholeModelSaver
@@ -121,9 +122,9 @@ class Run:
             names = ", ".join(rule.criteria)
             logger.info(f"`early_stopping_criteria` {names} were not followed before: patience begins anew.")
         own = not self.opt.train_from or saver.is_own(self.opt.train_from)
-        if self.keep_best and self.best["step"] and not (own and os.path.exists(f"{self.prefix}_best.pt")):
+        if self.keep_best and self.best["step"] and (missing := self._best_missing(own)):
             logger.info(
-                f"{self.prefix}_best.pt is not there: the best validation of this run is looked for anew, whatever "
+                f"{self.prefix}_best.pt is {missing}: the best validation of this run is looked for anew, whatever "
                 f"came before (accuracy {self.best['accuracy']:g} at step {self.best['step']})."
             )
             self.best = {"step": 0, "accuracy": None}
@@ -141,6 +142,16 @@ class Run:
         per_epoch = self.steps_per_epoch(0)
         if per_epoch is not None:
             logger.info(f"Training text: {sum(self.lines.values())} lines, {per_epoch} steps per epoch")
+
+    def _best_missing(self, own: bool) -> str:
+        """Why ``PREFIX_best.pt`` does not hold the best validation so far; empty if it does."""
+        if not (own and os.path.exists(f"{self.prefix}_best.pt")):
+            return "not there"
+        try:
+            step = read_json(f"{self.prefix}_best.json")["step"]
+        except (UserError, KeyError):  # older versions wrote none
+            return ""
+        return "" if step == self.best["step"] else f"of step {step}, of another course of this run"
 
     def _engine(self) -> dict[str, str]:
         """What computes, as far as bits depend on it: the engine's name, and how float32 products are computed."""

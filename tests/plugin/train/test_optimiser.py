@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import copy
 import json
 import math
@@ -10,8 +12,9 @@ import sys
 import pytest
 import torch
 
+from onmt_entmax.errors import UserError
 from onmt_entmax.plugin.train import optimiser
-from onmt_entmax.plugin.train.optimiser import Adam, ValidLossSchedule
+from onmt_entmax.plugin.train.optimiser import Adam, ValidLossSchedule, _check_kept, _schedule
 from onmt_entmax.plugin.train.state import Run
 from tests.plugin.train.helpers import config, tensors, train
 
@@ -122,3 +125,28 @@ def test_configured_optimizer(folder, monkeypatch, method, expected):
     checkpoint = train(config(folder, optim=method, learning_rate=0.01), folder / "m", 2)
     assert seen == [expected]
     assert all(group.get("fused") is None for group in checkpoint["optim"]["optimizer"]["param_groups"])
+
+
+def test_noam_goes_by_the_decoders_size():
+    opt = argparse.Namespace(decay_method="noam", warmup_steps=4, hidden_size=-1, dec_hid_size=16)
+    # Vaswani et al. (2017), Eq. 3: 16 ** -0.5 * min(2 ** -0.5, 2 * 4 ** -1.5)
+    assert _schedule(opt)(2) == pytest.approx(0.25 * 0.25)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "message"),
+    [
+        ({}, {"optim": "adagrad"}, "`optim`: adagrad. `reset_optim: keep_states` keeps the state of adam; give"),
+        (
+            {"learned_alpha_rate": 1.0},
+            {"learned_alpha_rate": 3.0},
+            "`learned_alpha_rate`: 3.0. .* the state of 1.0; give",
+        ),
+        ({"learned_alpha_rate": 5.0}, {"learned_alpha_rate": 3.0}, None),
+        ({"learned_alpha_rate": None}, {"learned_alpha_rate": 1.0}, None),
+    ],
+)
+def test_a_state_that_is_kept_is_of_the_same_optimizer(before, now, message):
+    first, second = (argparse.Namespace(**{"optim": "adam", **own}) for own in (before, now))
+    with pytest.raises(UserError, match=message) if message else contextlib.nullcontext():
+        _check_kept(second, first)

@@ -9,7 +9,7 @@ from argparse import Namespace
 import pytest
 
 from onmt_entmax.errors import UserError
-from onmt_entmax.plugin.train.plan import fit_to_corpora
+from onmt_entmax.plugin.train.plan import FILES, corpora_state, fit_to_corpora, log_cut_vocabularies
 from onmt_entmax.plugin.train.saver import KEY
 from onmt_entmax.plugin.train.trainer import SparseTrainer
 from onmt_entmax.report.metrics import read_rows
@@ -54,8 +54,14 @@ def test_a_bucket_that_is_given_stays_and_the_right_one_is_named(caplog):
         assert caplog.text == ""
 
 
-def test_a_resumed_run_chooses_what_it_had():
-    assert fitted({"a": 3000}, 0, resumed={"data": {"settings": {"bucket_size": 262144}}}) == (0, 262144)
+def test_a_resumed_run_chooses_what_it_had(tmp_path):
+    had = {"bucket_size": 262144}
+    assert fitted({"a": 3000}, 0, resumed={"data": {"settings": had}}) == (0, 262144)  # of an older version
+    (tmp_path / "a").write_text("x\n", encoding="utf-8")
+    opt = Namespace(data={"a": {"weight": 1, "path_src": tmp_path / "a"}}, num_workers=0, bucket_size=1)
+    for state, chosen in ((corpora_state(opt), 262144), ({"a": {"bytes": [9], "transforms": []}}, 3000)):
+        fit_to_corpora(opt, {"a": 3000}, 1, (), {"data": {"settings": {**had, FILES: state}}})
+        assert opt.bucket_size == chosen
 
 
 def test_too_few_lines_for_the_processes():
@@ -121,6 +127,23 @@ def test_unknown_tokens_are_counted_once_and_many_are_a_warning(folder, caplog):
     found = [record for record in caplog.records if "Unknown tokens" in record.message]
     assert [record.levelname for record in found] == ["WARNING", "INFO"]
     assert f"({57 * 3} of " in found[0].message and "target 0.0%" in found[0].message
+
+
+def test_a_vocabulary_that_is_cut_is_a_warning(folder, caplog):
+    (folder / "large").write_text("".join(f"{token}\t9\n" for token in ["a", "b", "a", *map(str, range(20))]))
+    vocabularies = {side: Namespace(ids_to_tokens=["<unk>", "a", "b", *map(str, range(7))]) for side in ("src", "tgt")}
+    for own in vocabularies.values():
+        own.__class__ = type("Sized", (Namespace,), {"__len__": lambda self: 10})
+    opt = Namespace(share_vocab=False, src_vocab=folder / "large", tgt_vocab=folder / "large", src_vocab_size=10)
+    opt.tgt_vocab_size, opt.src_words_min_frequency, opt.tgt_words_min_frequency = 11, 0, 0
+    with caplog.at_level(logging.INFO, logger="onmt"):
+        log_cut_vocabularies(opt, vocabularies)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]  # the target's has room left
+    assert "`src_vocab_size` is 10: 13 of the 22 tokens of" in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.INFO, logger="onmt"):
+        train(config(folder, src_vocab_size=5), folder / "m", 1)
+    assert "`src_vocab_size` is 5: " in caplog.text and "tgt_vocab_size" not in caplog.text
 
 
 def test_a_run_too_short_for_a_validation_gets_one_at_its_end(folder, caplog):

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from onmt_entmax.errors import UserError
+from onmt_entmax.files import read_json, write_json
 from onmt_entmax.plugin.train.saver import KEY
 from onmt_entmax.report.metrics import read_rows
 from tests.plugin.train.helpers import config, load, train
@@ -159,6 +160,30 @@ def test_another_name_gets_its_own_best_checkpoint(folder, base, caplog):
     assert load(folder / "n_best.pt")[KEY]["step"] == 8
     assert "the best validation of this run is looked for anew" in said(caplog)
     assert [row["step"] for row in read_rows(folder / "n_metrics.jsonl")] == [8]
+
+
+def test_the_best_checkpoint_is_of_this_course(folder, base, caplog):
+    """Another course went on from step 4 and found a better model, which is not one of the run that goes on now."""
+    yaml = config(folder, keep_best="true")
+    train(yaml, folder / "base" / "m", 8, "-train_from", str(base))
+    write_json(folder / "base" / "m_best.json", {**read_json(folder / "base" / "m_best.json"), "step": 8})
+    with caplog.at_level(logging.INFO, logger="onmt"):
+        train(yaml, folder / "base" / "m", 6, "-train_from", str(base), "-valid_steps", "6", "-learning_rate", "1e-9")
+    assert "m_best.pt is of step 8, of another course of this run: the best validation" in said(caplog)
+    assert read_json(folder / "base" / "m_best.json")["step"] == 6
+
+
+def test_optimizers_are_not_mixed(folder, base):
+    with pytest.raises(UserError, match="`optim`: adagrad. `reset_optim: keep_states` keeps the state of adam"):
+        train(
+            config(folder, optim="adagrad"),
+            folder / "n" / "m",
+            6,
+            "-train_from",
+            str(base),
+            "-reset_optim",
+            "keep_states",
+        )
 
 
 def test_a_released_model_begins_a_new_run(folder, base, caplog):

@@ -219,6 +219,23 @@ def test_options_without_effect_are_said(folder, caplog):
         ),
         ({"batch_size": 0}, "`batch_size`: 0"),
         ({"model_dtype": "fp16"}, "`model_dtype`: fp16. On a CPU"),
+        (
+            {"accum_count": "[2]", "accum_steps": "[3]"},
+            "`accum_steps`: [3]. The first must be 0, and each above the one",
+        ),
+        (
+            {"dropout": "[0.5, 0.1]", "dropout_steps": "[0, 0]"},
+            "`dropout_steps`: [0, 0]. The first must be 0, and each",
+        ),
+        (
+            {
+                "decoder_type": "cnn",
+                "encoder_type": "cnn",
+                "coverage_attn": "true",
+                "global_attention_function": "softmax",
+            },
+            "`coverage_attn`: True. `decoder_type` is cnn, which has no coverage",
+        ),
         ({"single_pass": "true"}, "`single_pass`: True. OpenNMT-py 3.5 reads without end"),
         ({"optim": "sparseadam"}, "`max_grad_norm`: 5. `optim` is sparseadam: PyTorch has no norm of sparse"),
         ({"optim": "fusedadam"}, "`optim`: fusedadam. A package that it needs is missing: No module named"),

@@ -18,6 +18,7 @@ def text(tmp_path):
         (["--batch-size", "4"], 3),  # 4 + 4 + 2
         (["--batch_size", "4", "--epochs", "10"], 30),
         (["--batch-size", "4", "--epochs", "0.5"], 2),
+        (["--batch-size", "1", "--epochs", "1.1"], 11),  # in binary 1.1 * 10 is more than 11
         (["--batch-size", "2", "--accum-count", "2", "--world-size", "2"], 2),  # eight lines a step
         ([], 1),  # OpenNMT-py's 64
     ],

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from onmt_entmax.errors import UserError
 from onmt_entmax.plugin.train.optimiser import Optimizer
 from onmt_entmax.plugin.train.saver import KEY
 from onmt_entmax.plugin.train.trainer import SparseTrainer
@@ -94,10 +95,11 @@ def test_a_batch_that_does_not_fit_is_left_out(folder, monkeypatch, caplog):
     assert checkpoint[KEY]["ranks"][0]["total"]["n_batchs"] == 2
 
 
+@pytest.mark.parametrize("coverage", [{}, {"coverage_attn": "true", "lambda_coverage": 1.0}], ids=["", "coverage"])
 @pytest.mark.parametrize("size", [1, 2, 3, 20])
-def test_truncated_targets_lose_nothing(folder, size):
+def test_truncated_targets_lose_nothing(folder, size, coverage):
     """Hidden states are handed on, so the output layer's gradient is the sum over all tokens, as without pieces."""
-    still = {"dropout": "[0.0]", "optim": "sgd", "learning_rate": 1.0, "max_grad_norm": 0, "layers": 1}
+    still = {"dropout": "[0.0]", "optim": "sgd", "learning_rate": 1.0, "max_grad_norm": 0, "layers": 1, **coverage}
     whole = train(config(folder, **still), folder / "whole", 1)
     pieces = train(config(folder, truncated_decoder=size, **still), folder / "pieces", 1)
     counts = [one[KEY]["ranks"][0]["total"] for one in (whole, pieces)]
@@ -105,3 +107,8 @@ def test_truncated_targets_lose_nothing(folder, size):
     for name in ("weight", "bias"):
         torch.testing.assert_close(pieces["generator"][name], whole["generator"][name])
     torch.testing.assert_close(counts[1]["loss"], counts[0]["loss"])
+
+
+def test_only_recurrent_decoders_are_truncated(folder):
+    with pytest.raises(UserError, match="`truncated_decoder`: 2. It is for recurrent decoders with an encoder"):
+        train(config(folder, **TRANSFORMER, truncated_decoder=2), folder / "m", 1)
