@@ -113,8 +113,9 @@ def _check_outputs(args: argparse.Namespace) -> None:
     """Refuse an output that is one of the files or folders that the command is given to read."""
     outputs = {name: getattr(args, name, None) for name in ("output", "json", "submission", "weights")}
     for name, output in outputs.items():
-        # `prepare` may write beside its data; it looks at single files itself
-        if output is None or (args.command == "prepare" and os.path.isdir(output)):
+        # `prepare` may write beside its data; it looks at single files itself, as those do whose `output` is a prefix
+        beside = args.command == "prepare" and os.path.isdir(output or "")
+        if output is None or beside or (args.command in ("accept", "uncertain") and name == "output"):
             continue
         for setting, value in vars(args).items():
             for path in value if isinstance(value, list) else [value]:

@@ -13,6 +13,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -27,6 +28,7 @@ PathLike = Union[str, "os.PathLike[str]"]
 
 BLANK_LINE = "blank input line"  # the `reason` of the record of an input line without tokens
 _MARK = b"\xef\xbb\xbf"  # the byte order mark that some editors put before UTF-8
+_STREAM = re.compile(r"/dev/(stdout|stderr|fd/\d+)|/proc/[^/]+/fd/\d+")  # written as they are, even if it is a file
 _inputs: ContextVar[Union[set[str], None]] = ContextVar("inputs", default=None)  # read inside `inputs_kept`
 
 
@@ -128,8 +130,8 @@ def parse_yaml(text: str, where: str) -> Any:
     """
     import yaml
 
-    loader = yaml.SafeLoader(text)
     try:
+        loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
         nodes, seen = [root], {id(root)}
         for node in nodes:
@@ -140,7 +142,11 @@ def parse_yaml(text: str, where: str) -> Any:
             nodes += [child for child in inside if id(child) not in seen]  # an alias may lead back
             seen.update(map(id, inside))
         return None if root is None else loader.construct_document(root)
-    except yaml.YAMLError as error:
+    except UserError:
+        raise
+    except RecursionError:
+        raise UserError(f"{where}: not YAML: brackets in too many brackets") from None
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that does not exist, say
         raise UserError(f"{where}: not YAML: {' '.join(str(error).split())}") from None
 
 
@@ -201,7 +207,7 @@ class WholeFile:
     def __init__(self, path: PathLike) -> None:
         self.path = Path(path)
         special = self.path.exists() and not self.path.is_file()
-        self._direct = special or str(self.path).startswith(("/dev/", "/proc/"))
+        self._direct = special or _STREAM.fullmatch(str(self.path)) is not None
         self._place = self.path if self._direct else part_of(self.path)
         if not self._direct and os.path.realpath(self.path) in (_inputs.get() or ()):
             raise UserError(f"{self.path} is an input, which would be overwritten: name another output.")
@@ -310,7 +316,7 @@ def write_whole(path: PathLike, content: bytes) -> None:
 
 def write_text(path: PathLike, text: str) -> None:
     """Write UTF-8 as a :class:`WholeFile`."""
-    write_whole(path, text.encode("utf-8"))
+    write_whole(path, _encoded(text))
 
 
 def write_lines(path: PathLike, lines: Iterable[str]) -> None:
@@ -319,7 +325,7 @@ def write_lines(path: PathLike, lines: Iterable[str]) -> None:
         for number, line in enumerate(lines, 1):
             if "\n" in line:
                 raise ValueError(f"{path}, line {number}: a line cannot contain a line feed: {line!r}")
-            file.write((line + "\n").encode("utf-8"))
+            file.write(_encoded(line + "\n"))
 
 
 def json_line(record: Mapping[str, Any]) -> str:
@@ -388,6 +394,11 @@ def whole_folder(folder: PathLike) -> Iterator[Path]:
             os.replace(source, target)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _encoded(text: str) -> bytes:
+    """UTF-8; of half characters, which stand for bytes of a file's name that is not UTF-8, the escapes of JSON."""
+    return text.encode("utf-8", "backslashreplace")
 
 
 def _decode(raw: bytes, path: PathLike, number: int) -> str:

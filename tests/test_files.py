@@ -7,6 +7,8 @@ import hashlib
 import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,10 +18,12 @@ from hypothesis import strategies as st
 from onmt_entmax import cli, files
 from onmt_entmax.errors import UserError
 from onmt_entmax.files import (
+    WholeFile,
     count_lines,
     iterate_lines,
     iterate_records,
     link_or_copy,
+    parse_yaml,
     part_of,
     read_json,
     read_lines,
@@ -136,8 +140,8 @@ def test_a_line_feed_inside_a_line_is_refused_and_nothing_is_written(tmp_path):
 
 def test_failed_write_keeps_the_old_file(tmp_path):
     write_text(tmp_path / "text", "old")
-    with pytest.raises(UnicodeEncodeError):
-        write_text(tmp_path / "text", "\ud800")
+    with pytest.raises(ValueError):
+        write_lines(tmp_path / "text", ["new", "a\nb"])
     with pytest.raises(ValueError):
         write_json(tmp_path / "text", float("nan"))
     assert [path.name for path in tmp_path.iterdir()] == ["text"]
@@ -312,3 +316,48 @@ def test_standard_output_stays_what_the_shell_made_of_it(tmp_path):
     with open(tmp_path / "out", "wb") as out:
         subprocess.run([sys.executable, "-c", code], stdout=out, check=True, timeout=60)
     assert (tmp_path / "out").read_bytes() == b"1\n2\n3\n"
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no memory file system")
+def test_a_file_in_memory_is_a_file():
+    """Below ``/dev`` there are not only devices: what is there is replaced, and kept after an error."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        path = Path(folder, "new", "text")
+        for text in ("first", "second"):
+            write_text(path, text)
+        with pytest.raises(ZeroDivisionError), WholeFile(path) as file:
+            file.write(b"third")
+            raise ZeroDivisionError
+        assert path.read_text() == "second" and os.listdir(path.parent) == ["text"]
+
+
+def test_an_open_file_named_by_its_number_is_written_on(tmp_path):
+    with open(tmp_path / "out", "ab") as out:
+        out.write(b"1\n")
+        out.flush()
+        write_text(f"/dev/fd/{out.fileno()}", "2\n")
+    assert (tmp_path / "out").read_bytes() == b"1\n2\n"
+
+
+def test_names_that_are_not_utf8_are_written_as_escapes(tmp_path):
+    name = os.fsdecode(b"caf\xe9.pred")
+    write_json(tmp_path / "x.json", {name: 1})
+    assert b'"caf\\udce9.pred"' in (tmp_path / "x.json").read_bytes()
+    assert list(read_json(tmp_path / "x.json")) == [name]
+    write_lines(tmp_path / "x", [name, "\u00e9"])
+    assert read_lines(tmp_path / "x") == ["caf\\udce9.pred", "\u00e9"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: b\x0cc", "special characters are not allowed"),
+        ("save_model: 2026-02-30", "day is out of range for month"),
+        ("x: !!int abc", "invalid literal"),
+        ("[" * 5000, "too many brackets"),
+        ("a: 1\na: 2", "line 2: the key `a` is there already, in line 1"),
+    ],
+)
+def test_what_is_not_yaml(text, words):
+    with pytest.raises(UserError, match=f"^f.yaml.*{words}"):
+        parse_yaml(text, "f.yaml")

@@ -12,6 +12,7 @@ The suffix of ``--output`` chooses PNG, SVG or PDF; ``beam`` and ``forced`` with
 from __future__ import annotations
 
 import argparse
+import math
 import shutil
 import sys
 from pathlib import Path
@@ -139,5 +140,6 @@ def _check(args: argparse.Namespace) -> None:
         raise invalid_setting("width", args.width, "It must be from 2 to 40 inches.")
     if args.labels is not None and args.input and len(args.labels) != len(args.input):
         raise invalid_setting("labels", f"{len(args.labels)} names", f"One per file is needed: {len(args.input)}.")
-    if any(alpha < 1 for alpha in args.alphas or ()):
-        raise invalid_setting("alphas", min(args.alphas), "Each must be at least 1; 1 is softmax, 2 is sparsemax.")
+    for alpha in args.alphas or ():
+        if not 1 <= alpha < math.inf:
+            raise invalid_setting("alphas", alpha, "Each must be a number of at least 1: 1 is softmax, 2 sparsemax.")

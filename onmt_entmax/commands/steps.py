@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from fractions import Fraction
 from pathlib import Path
 
 from onmt_entmax.errors import UserError, invalid_setting
@@ -53,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     if lines == 0:
         raise UserError(f"{', '.join(map(str, files))}: no lines to train on.")
     per_epoch = steps_per_epoch(lines, **settings)
-    steps = math.ceil(args.epochs * per_epoch)
+    steps = math.ceil(Fraction(str(args.epochs)) * per_epoch)  # as written: 0.07 of 100 are 7, in binary a little more
     factors = " x ".join(f"{name} {value}" for name, value in settings.items())
     print(f"{lines} lines / ({factors}): {per_epoch} steps per epoch, {steps} in {args.epochs:g}", file=sys.stderr)
     print(steps)

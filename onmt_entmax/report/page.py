@@ -214,10 +214,12 @@ def _score(name: str, result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sparsity(name: str, record: dict[str, Any]) -> tuple[str, list[list[str]], str]:
-    source = record.get("source_words")
     rows = [
-        ["Target types of non-zero probability", f"{record['target_types']:,.2f}"],
-        ["Source tokens attended to", "–" if source is None else f"{source:,.2f}"],
+        [what, "–" if value is None else f"{value:,.2f}"]
+        for what, value in (
+            ("Target types of non-zero probability", record["target_types"]),
+            ("Source tokens attended to", record.get("source_words")),
+        )
     ]
     return name, rows, record["signature"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -48,14 +49,14 @@ class RunFiles:
     def examples(self, count: int) -> list[dict[str, Any]]:
         """The examples to show, the least certain first: searches with trees, or else certificates, or else targets.
 
-        ``NAME.forced.jsonl`` belongs to ``NAME.trace.jsonl``: its ``steps`` join the example of the same line, and so
-        does the attention of ``NAME.attention.jsonl``, or whatever follows the first point.
+        ``NAME.forced.jsonl`` belongs to ``NAME.trace.jsonl``: its ``steps`` and ``log_prob`` join the example of the
+        same line, and so does the attention of ``NAME.attention.jsonl``, or whatever follows the first point.
         """
         searched = self.traces or self.certificates or self.forced or self.attention
         beside: dict[tuple[str, int], dict[str, Any]] = {}
-        for key, files in (("steps", self.forced), ("attention", self.attention), ("source", self.attention)):
+        for keys, files in ((("steps", "log_prob"), self.forced), (("attention", "source"), self.attention)):
             for path, examples in files.items():
-                for example in examples:
+                for example, key in itertools.product(examples, keys):
                     if key in example:
                         beside.setdefault((_stem(path), example["line"]), {})[key] = example[key]
         joined = []

@@ -73,6 +73,7 @@ class Tree:
         statement: the certificate in a sentence or two.
         certified: whether the best hypothesis is known to be the best.
         source: tokens of the input, or None.
+        exact: whether a prefix has its own probability; otherwise that of the listed strings that begin with it.
     """
 
     root: Segment
@@ -81,6 +82,7 @@ class Tree:
     statement: str
     certified: bool
     source: Optional[list[str]] = None
+    exact: bool = True
 
     def text(self, segment: Segment, marked: bool = True) -> str:
         """The tokens of a segment as they are shown, with a mark of how it ended."""
@@ -89,7 +91,7 @@ class Tree:
     @property
     def shows_totals(self) -> bool:
         """Whether the probabilities of whole strings say more than the labels on the branches do."""
-        if not self.root.children or self.root.hidden:
+        if not self.root.children or self.root.hidden or not self.exact:
             return True
         return any(child.children or child.hidden for child in self.root.children)
 
@@ -114,22 +116,28 @@ def tree_of(example: dict[str, Any], max_leaves: int = MAX_LEAVES) -> Tree:
     It shows at most ``max_leaves`` ends: the finished ones first, the most probable of each kind.
     """
     certificate = example.get("certificate") or {}
+    exact, notices = True, []
     if example.get("tree"):
         root = _from_nodes(example["tree"])
-    elif certificate.get("hypotheses"):
-        root = _from_hypotheses(certificate["hypotheses"], bool(certificate.get("complete")))
+    elif hypotheses := certificate.get("hypotheses"):
+        root = _from_hypotheses(hypotheses)
+        unlisted = (certificate.get("found") or 0) - len(hypotheses)
+        exact = bool(certificate.get("complete")) and unlisted == 0
+        if unlisted > 0:
+            notices.append(f"{count(unlisted, 'finished string')} not listed in the certificate.")
+        if not exact and len(hypotheses) > 1:
+            notices.append("A prefix has the probability of the listed strings that begin with it, a lower bound.")
     else:
         raise UserError(f"input line {example['line']}: neither a search tree nor a hypothesis to show.")
     shown, finished, dropped = _prune(root, max_leaves)
     segment = _segment(root, None, shown)
-    notices = []
     if finished:
         notices.append(f"{count(finished, 'finished string')} of lower probability not shown.")
     if dropped:
         notices.append(f"{count(dropped, 'prefix', 'prefixes')} that the search dropped not shown.")
     statement, certified = certificate_statement(certificate)
     tokens = [node.token for node in _walk(root)]
-    return Tree(segment, is_characters(tokens), notices, statement, certified, example.get("source"))
+    return Tree(segment, is_characters(tokens), notices, statement, certified, example.get("source"), exact)
 
 
 def certificate_statement(certificate: dict[str, Any]) -> tuple[str, bool]:
@@ -160,10 +168,10 @@ def _from_nodes(nodes: Sequence[dict[str, Any]]) -> _Node:
     return made[0]
 
 
-def _from_hypotheses(hypotheses: Sequence[dict[str, Any]], complete: bool) -> _Node:
+def _from_hypotheses(hypotheses: Sequence[dict[str, Any]]) -> _Node:
     """Join hypotheses at their common prefixes; a prefix has the probability of all its hypotheses together.
 
-    That is the prefix's own probability where the certificate is complete, and a lower bound of it otherwise.
+    That is the prefix's own probability where these are all that there are, and a lower bound of it otherwise.
     """
     root = _Node("<s>", 0.0, "live")
     for hypothesis in hypotheses:
@@ -181,8 +189,7 @@ def _from_hypotheses(hypotheses: Sequence[dict[str, Any]], complete: bool) -> _N
         if node.children:
             total = math.fsum(math.exp(child.log_prob) for child in node.children)
             node.log_prob = math.log(total) if total > 0 else max(child.log_prob for child in node.children)
-    if complete:
-        root.log_prob = 0.0
+    root.log_prob = 0.0  # that of the empty prefix, also where strings are missing
     return root
 
 

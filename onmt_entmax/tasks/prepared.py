@@ -12,7 +12,8 @@ from onmt_entmax.errors import UserError
 from onmt_entmax.files import read_json, sha256, whole_folder, write_json, write_text
 
 MANIFEST = "manifest.json"
-_STOCK_VOCAB_SIZE = 32768  # OpenNMT-py cuts vocabularies there unless told otherwise
+_STOCK_VOCAB_SIZE = 32768  # OpenNMT-py cuts vocabularies there, special tokens counted, unless told otherwise
+_SPECIAL_TOKENS = 64  # room for OpenNMT-py's own and those of transforms
 
 
 def data_yaml(folder: Path, vocabularies: dict[str, int]) -> str:
@@ -33,7 +34,11 @@ def data_yaml(folder: Path, vocabularies: dict[str, int]) -> str:
         "save_data": str(folder / "sample"),
         "src_vocab": str(folder / "vocab.src"),
         "tgt_vocab": str(folder / "vocab.tgt"),
-        **{f"{side}_vocab_size": size for side, size in vocabularies.items() if size > _STOCK_VOCAB_SIZE},
+        **{
+            f"{side}_vocab_size": size + _SPECIAL_TOKENS
+            for side, size in vocabularies.items()
+            if size + _SPECIAL_TOKENS > _STOCK_VOCAB_SIZE
+        },
     }
     # plain ASCII: OpenNMT-py opens its configuration in the locale's encoding
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=False, width=10_000)

@@ -21,7 +21,7 @@ def prepared(folder, **more):
         write(folder / f"{name}.de", GERMAN)
         write(folder / f"{name}.en", ENGLISH)
     names = {name: [str(folder / name)] for name in ("train", "dev", "test")}
-    prepare(Settings("plain", "de-en", **{**names, "merges": 20, "any_size": True, **more}), folder, folder / "out")
+    prepare(Settings("plain", "de-en", **{**names, "merges": 20, **more}), folder, folder / "out")
     return folder / "out"
 
 
@@ -40,6 +40,7 @@ def raw(folder):
     "more",
     [
         {"subwords": "none", "merges": None},
+        {"tokenizer": "none", "unescape": True},
         {"codes": "separate"},
         {"vocabulary_threshold": 4},
         {"subwords": "sentencepiece", "merges": 40},
@@ -52,6 +53,9 @@ def test_later_text_is_prepared_as_the_training_text_was(tmp_path, more):
         pieces = [made.pieces(side, made.tokens(side, line)) for line in lines]
         assert pieces == read_lines(folder / f"train.{side}")
         assert [made.text(side, line) for line in pieces] == lines
+        assert [made.pieces(side, made.tokens(side, f"\t{line} ")) for line in lines] == pieces
+    entity = made.tokens("src", "Max &amp; Moritz")
+    assert (entity == made.tokens("src", "Max & Moritz")) is bool(more.get("unescape"))
 
 
 def test_input_becomes_tokens_and_output_text(raw):

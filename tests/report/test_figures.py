@@ -17,7 +17,7 @@ from onmt_entmax.errors import UserError
 from onmt_entmax.report.figures import attention, plots, style
 from onmt_entmax.report.figures.search import search_figure
 from onmt_entmax.report.figures.trees import beam_figure, forced_figure
-from onmt_entmax.report.figures.trust import sentences, trust_figure, trusts_of
+from onmt_entmax.report.figures.trust import named, sentences, trust_figure, trusts_of
 from onmt_entmax.report.metrics import Metrics, read_metrics
 from onmt_entmax.report.steps import forced_of
 from onmt_entmax.report.trees import tree_of
@@ -360,6 +360,8 @@ def test_beam_and_forced_in_the_terminal(draw_file, forced_file, capsys):
         (["mappings"], "needs --output. Valid choices: *.png, *.svg, *.pdf."),
         (["mappings", "--output", "a.gif"], "Invalid setting for `output`: a.gif. Valid choices: *.png, *.svg, *.pdf."),
         (["mappings", "--output", "a.png", "--alphas", "0.5"], "Invalid setting for `alphas`: 0.5."),
+        (["mappings", "--output", "a.png", "--alphas", "2", "nan"], "Invalid setting for `alphas`: nan."),
+        (["mappings", "--output", "a.png", "--alphas", "inf"], "Invalid setting for `alphas`: inf."),
         (["beam", "--input", "x", "--line", "0"], "Invalid setting for `line`: 0. It must be at least 1."),
         (["forced", "--input", "x", "--max_steps", "0"], "Invalid setting for `max-steps`: 0. It must be at least 1."),
         (["beam", "--input", "x", "y"], "`figure beam` shows one input of one file"),
@@ -462,6 +464,10 @@ def test_trust_lines_hold_the_numbers():
     assert list(curve.get_xdata()) == [25, 75, 100] and curve.get_ydata() == pytest.approx([0, 100 / 3, 50])
     assert (list(ring.get_xdata()), list(ring.get_ydata())) == ([25], [0])  # the one of probability 1
     assert [text.get_text().split(":")[0] for text in drawn.legends[0].texts[:2]] == ["model", "other"]
+    perfect = trust_figure({"model": samples.trust_result([1.0, 0.5], [100, 0])["trust"], "other": result["trust"]})
+    assert "area under risk-coverage curve 25.0" in perfect.legends[0].texts[0].get_text()
+    none = {"ece": {"value": 0.0}, "auroc": {"value": None}, "aurc": {"value": 0.0}}
+    assert named("m", none) == "m: calibration error 0.0, area under risk-coverage curve 0.0"
 
 
 def test_trust_of_translations(tmp_path, capsys):

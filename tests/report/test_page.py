@@ -105,6 +105,14 @@ def test_least_certain_examples_come_first(run_dir):
     assert [example["line"] for example in examples] == [2, 1]
     assert "steps" in examples[1] and "steps" not in examples[0]
     assert len(read_run(run_dir).examples(1)) == 1
+    assert examples[1]["log_prob"] == json.loads((run_dir / "examples.forced.jsonl").read_text())["log_prob"]
+    assert "Probability of the whole target: 32.2%." in page(read_run(run_dir))
+
+
+def test_a_sparsity_file_without_steps_is_shown(run_dir):
+    path = run_dir / "sparsity.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "target_types": None, "source_words": None}))
+    assert "Target types of non-zero probability" in page(read_run(run_dir))
 
 
 def test_without_traces_the_certificates_give_the_examples(run_dir):

@@ -34,6 +34,21 @@ def test_incomplete_hypotheses_keep_their_own_probabilities():
     found = samples.certificate([("ab", 0.5), ("ac", 0.25)], complete=False)
     tree = tree_of({"line": 1, "certificate": found})
     assert [round(math.exp(leaf.log_prob), 3) for leaf in tree.root.leaves()] == [0.5, 0.25]
+    # the branches behind the common prefix are shares of 0.75, so the strings' own probabilities are shown too
+    assert tree.shows_totals and "lower bound" in tree.notices[0]
+
+
+def test_listed_strings_are_not_taken_for_all():
+    """Strings of 0.4 and 0.3 are no 57.1% and 42.9%."""
+    found = samples.certificate([("a", 0.4), ("b", 0.3)], complete=False, found=4)
+    tree = tree_of({"line": 1, "certificate": found})
+    assert [round(child.branch, 3) for child in tree.root.children] == [0.4, 0.3]
+    assert tree.notices[0] == "2 finished strings not listed in the certificate."
+    complete = samples.certificate([("a", 0.4)], found=3)  # the best of three: `-n_best 1`
+    tree = tree_of({"line": 1, "certificate": complete})
+    assert tree.shows_totals and tree.notices == ["2 finished strings not listed in the certificate."]
+    whole = tree_of({"line": 1, "certificate": samples.draw()})
+    assert whole.exact and not whole.shows_totals and whole.notices == []
 
 
 def test_finished_strings_are_shown_before_what_was_dropped():

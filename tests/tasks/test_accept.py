@@ -107,6 +107,8 @@ def test_both_files_keep_line_numbers(folder, gold, capsys):
     assert read_json(folder / "test.pred.accept.json")["threshold"] is None
     assert "No probability reaches 90% with 95% confidence: nothing is accepted." in capsys.readouterr().out
     # fewest is 9, and 2 * 9 / 40 of three answers are two of them: 0.9 has 30 of 30 right, the next, 0.1, 30 of 40
+    # a prefix, which may be the predictions' name: that is the default
+    assert accept(folder, "--output", str(folder / "test.pred"), gold=gold) == 0
     assert accept(folder, "--output", str(folder / "out"), gold=gold, at="0.7") == 0
     assert read_lines(folder / "out.accepted.tsv") == ["1\t0.95\te f", "3\t0.9\tg"]
     assert read_lines(folder / "out.review.tsv") == ["2\t0\t", "4\t0.1\th i"]

@@ -74,7 +74,7 @@ def trust_figure(groups: Mapping[str, Trust], width: float = style.PAGE) -> Figu
             look = style.line_style(index)
             if calibrated:
                 _reliability(sides[0], trust, look)
-            _risk(sides[-1], trust, look, _named(label, trust))
+            _risk(sides[-1], trust, look, named(label, trust))
         _finish(sides, calibrated)
         handles, names = sides[-1].get_legend_handles_labels()
         for marker, name in _RINGS.values():
@@ -84,12 +84,11 @@ def trust_figure(groups: Mapping[str, Trust], width: float = style.PAGE) -> Figu
     return figure
 
 
-def _named(label: str, trust: Trust) -> str:
+def named(label: str, trust: Trust) -> str:
     """A model's line in the legend, with its numbers."""
     names = {"ece": "calibration error", "auroc": "AUROC", "aurc": "area under risk-coverage curve"}
-    numbers = [
-        f"{name} {trust[key]['value']:.1f}" for key, name in names.items() if (trust.get(key) or {}).get("value")
-    ]
+    values = {name: (trust.get(key) or {}).get("value") for key, name in names.items()}
+    numbers = [f"{name} {value:.1f}" for name, value in values.items() if value is not None]
     return ": ".join(filter(None, [label, ", ".join(numbers)]))
 
 

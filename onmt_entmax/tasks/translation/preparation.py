@@ -9,7 +9,7 @@ from onmt_entmax.errors import UserError
 from onmt_entmax.files import iterate_lines, read_json
 from onmt_entmax.tasks.prepared import MANIFEST
 from onmt_entmax.tasks.translation.prepare import Settings, tokens_of
-from onmt_entmax.tasks.translation.readers import split_direction
+from onmt_entmax.tasks.translation.readers import cleaner, split_direction
 from onmt_entmax.tasks.translation.subwords import read_segmenter, undo_subwords
 from onmt_entmax.tasks.translation.text import make_tokenizer, normalise_romanian
 
@@ -41,6 +41,7 @@ class Preparation:
             raise UserError(f"{folder / MANIFEST}: not a manifest of this version ({error}).") from None
         self.folder, self.subwords = folder, self._settings.subwords
         self._languages = languages
+        self._clean = cleaner(self._settings.corpus, self._settings.unescape)
         self._tokenizers = {side: make_tokenizer(kind, languages[side]) for side, kind in kinds.items()}
         self._segmenters = {side: read_segmenter(folder, self._settings, side) for side in ("src", "tgt")}
 
@@ -50,6 +51,7 @@ class Preparation:
 
     def tokens(self, side: str, text: str) -> str:
         """The tokens (words) of running text of ``src`` or ``tgt``, separated by U+0020."""
+        text = self._clean(text)
         if self._languages[side] == "ro":
             text = normalise_romanian(text, self._settings.romanian)
         return tokens_of(text, self._tokenizers[side], self._settings)

@@ -61,9 +61,10 @@ class Settings:
         japanese = "ja" in languages
         wmt16 = self.corpus == "wmt16"
         raw = self.subwords == "sentencepiece"
-        if self.japanese is None and japanese:
-            self.japanese = "none" if raw else "kftt" if self.corpus == "kftt" else "mecab"
         self.pretokenised = tuple(self.pretokenised)
+        tokens = set(self.pretokenised) == set(SPLITS)
+        if self.japanese is None and japanese and not tokens:
+            self.japanese = "none" if raw else "kftt" if self.corpus == "kftt" else "mecab"
         for option, value, valid in (
             ("--tokenizer", self.tokenizer, ("moses", "none")),
             ("--japanese", self.japanese, JAPANESE),
@@ -76,7 +77,7 @@ class Settings:
             if value is not None and value not in valid:
                 raise invalid_setting(option, value, choices(valid))
         # option -> (whether it is used, its default, why it is not used)
-        given = self.japanese == "kftt" or set(self.pretokenised) == set(SPLITS)
+        given = self.japanese == "kftt" or tokens
         cut = self.subwords != "none"
         size = 25_000 if wmt16 else 32_000
         for option, (used, default, rule) in {
@@ -107,8 +108,12 @@ class Settings:
         if self.corpus != "plain" and self.unescape:
             rule = "It is for --corpus plain; others are unescaped where they need it."
             raise invalid_setting("--unescape", "true", rule)
+        if self.any_size and CORPORA[self.corpus].pairs is None:
+            raise invalid_setting("--any-size", "true", f"--corpus {self.corpus} has no official size.")
         if self.japanese == "kftt" and self.corpus != "kftt":
             raise invalid_setting("--japanese", "kftt", "Only --corpus kftt has its own tokens; take mecab or none.")
+        if self.japanese and tokens:
+            raise invalid_setting("--japanese", self.japanese, "All of the text comes as tokens already.")
         if self.japanese and not japanese:
             raise invalid_setting("--japanese", self.japanese, f"Neither language of {self.direction} is Japanese.")
         if self.vocabulary_threshold and self.subwords != "bpe":

@@ -84,6 +84,13 @@ def split_direction(corpus: str, direction: str) -> tuple[str, str]:
     return source, target
 
 
+def cleaner(corpus: str, unescape: bool) -> Callable[[str], str]:
+    """What is done to each line of a corpus before all else: entities undone where it has them, blanks made one."""
+    if unescape or corpus in ("iwslt17", "wmt16"):
+        return lambda line: collapse_blanks(unescape_entities(line))
+    return collapse_blanks
+
+
 class Reader:
     """Reads the splits of one corpus.
 
@@ -100,7 +107,7 @@ class Reader:
         self.corpus = corpus
         self.folder = folder
         self.original = original
-        self.unescape = unescape or corpus in ("iwslt17", "wmt16")
+        self.clean = cleaner(corpus, unescape)
         self._index: list[Path] | None = None
 
     def training(self, names: list[str] | None = None) -> Split:
@@ -216,7 +223,7 @@ class Reader:
         return Split(source, target, None, paths)
 
     def _clean(self, lines: list[str]) -> list[str]:
-        return [collapse_blanks(unescape_entities(line) if self.unescape else line) for line in lines]
+        return [self.clean(line) for line in lines]
 
     @staticmethod
     def _join(parts) -> Split:
