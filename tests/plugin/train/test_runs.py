@@ -224,7 +224,7 @@ def test_options_without_effect_are_said(folder, caplog):
             "`accum_steps`: [3]. The first must be 0, and each above the one",
         ),
         (
-            {"dropout": "[0.5, 0.1]", "dropout_steps": "[0, 0]"},
+            {"dropout": "[0.5, 0.1]", "attention_dropout": "[0.1, 0.1]", "dropout_steps": "[0, 0]"},
             "`dropout_steps`: [0, 0]. The first must be 0, and each",
         ),
         (
