@@ -192,7 +192,9 @@ class PrefixScorer(ModelScorer):
 def combine(log_probs: Tensor, average_probabilities: bool) -> Tensor:
     """The ensemble's log-probabilities ``(...)`` from those of its members ``(members, ...)``."""
     if average_probabilities:
-        return log_probs.logsumexp(0) - math.log(len(log_probs))  # no probability is too small for a mean
+        peak = log_probs.amax(0)  # beside it, no probability is too small for the mean
+        peak = peak.masked_fill(peak == -math.inf, 0.0)
+        return (log_probs - peak).exp_().mean(0).log_() + peak
     return log_probs.mean(0).log_softmax(-1)
 
 

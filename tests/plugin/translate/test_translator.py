@@ -411,4 +411,5 @@ def test_alignment_of_a_transformer_without_its_alignment_layer_is_refused(corpu
 def test_an_ensembles_mean_has_no_false_zeros():
     log_probs = torch.tensor([[-110.0, -math.inf, 0.0], [-112.0, -math.inf, -math.inf]])
     found = combine(log_probs, True)  # log((e^-110 + e^-112) / 2): float32 has no e^-110
+    assert combine(torch.zeros(7, 3), True).tolist() == [0.0] * 3  # certain members are certain together
     assert found.tolist() == pytest.approx([-110 + math.log((1 + math.exp(-2)) / 2), -math.inf, -math.log(2)], abs=1e-5)
