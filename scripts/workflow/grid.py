@@ -86,7 +86,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         args, extra = parse(list(sys.argv[1:] if argv is None else argv))
         if importlib.util.find_spec("snakemake") is None:
-            raise UserError("Snakemake is not installed. Run `pip install snakemake` with Python 3.11 or 3.12.")
+            raise UserError("Snakemake is not installed. Run `pip install 'snakemake>=8'` (Python 3.11 or newer).")
         grid, output = settings(args)
         parallel = _number("jobs", args.jobs, 1) if args.jobs else max(grid["gpus"], len(os.sched_getaffinity(0)))
         if args.dry_run:

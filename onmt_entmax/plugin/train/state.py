@@ -122,6 +122,10 @@ class Run:
             names = ", ".join(rule.criteria)
             logger.info(f"`early_stopping_criteria` {names} were not followed before: patience begins anew.")
         own = not self.opt.train_from or saver.is_own(self.opt.train_from)
+        noted = self._noted_best() if own and self.opt.train_from else None
+        if noted and noted["step"] == self.step and not self.best["step"] and not self.validates_anew:
+            # of the validation at the end of a run that was too short for one, after its last checkpoint
+            self.best = {"step": self.step, "accuracy": noted["value"]}
         if self.keep_best and self.best["step"] and (missing := self._best_missing(own)):
             logger.info(
                 f"{self.prefix}_best.pt is {missing}: the best validation of this run is looked for anew, whatever "
@@ -147,11 +151,18 @@ class Run:
         """Why ``PREFIX_best.pt`` does not hold the best validation so far; empty if it does."""
         if not (own and os.path.exists(f"{self.prefix}_best.pt")):
             return "not there"
-        try:
-            step = read_json(f"{self.prefix}_best.json")["step"]
-        except (UserError, KeyError):  # older versions wrote none
+        noted = self._noted_best()
+        if noted is None or noted["step"] == self.best["step"]:
             return ""
-        return "" if step == self.best["step"] else f"of step {step}, of another course of this run"
+        return f"of step {noted['step']}, of another course of this run"
+
+    def _noted_best(self) -> dict | None:
+        """What ``PREFIX_best.json`` says; None without it: older versions wrote none."""
+        try:
+            found = read_json(f"{self.prefix}_best.json")
+        except UserError:
+            return None
+        return found if {"step", "value"} <= found.keys() else None
 
     def _engine(self) -> dict[str, str]:
         """What computes, as far as bits depend on it: the engine's name, and how float32 products are computed."""

@@ -22,6 +22,7 @@ from onmt_entmax.plugin.translate.batching import in_groups
 from onmt_entmax.plugin.translate.written import LateOutput, Predictions, Score, Total, pharaoh
 from onmt_entmax.search.result import (
     IMPOSSIBLE_PREFIX,
+    Certificate,
     CertificateRates,
     attention_record,
     certificate_record,
@@ -158,6 +159,8 @@ class Outputs:
             if result.certificate.reason == IMPOSSIBLE_PREFIX:
                 self._note_odd("have a forced prefix of probability zero: they are scored -inf", number)
                 scores = [-math.inf] * len(scores)
+            if translator.search == "exact" and not self._proven(result.certificate):
+                self._note_odd("are not proven by exact search, which stopped at a limit", number)
             if scores[0] != -math.inf:
                 best = result.hypotheses[0]
                 self.predicted.add(scores[0], best.log_prob, len(best.tokens) + best.finished)
@@ -168,6 +171,14 @@ class Outputs:
                 translation.gold_sent = translation.gold_sent[: length - 2]  # stock's has the padding too
             certificate, attention = self._records(result, number, source)
             yield _Line(number, texts, scores, certificate, attention, (translation, source) if logs else None)
+
+    def _proven(self, certificate: Certificate) -> bool:
+        """Whether exact search did what it was asked for, where it can be known."""
+        if certificate.reason is not None or certificate.complete:
+            return True
+        if self.translator.whole_support:
+            return False
+        return self.translator.decision == "mbr" or certificate.certified_n >= self.translator.n_best
 
     def _source_tokens(self, batch) -> list[list[str]]:
         """The tokens of each source of a batch that stock made without them, unknown ones as ``<unk>``."""
@@ -293,7 +304,7 @@ class Outputs:
         elif str(self.unknown) and (translator.report_score or self.unknown.share("source")):
             translator._log(str(self.unknown))
         for what, (count, first) in self.odd.items():
-            lines = ", ".join(map(str, first)) + ", ..." * (count > len(first))
+            lines = ", ".join(map(str, sorted(first))) + ", ..." * (count > len(first))
             logger.warning(f"{count} input lines ({lines}) {what}.")
         if translator.tgt_file_prefix and self.next_line and not self.has_targets:
             logger.warning("`tgt_file_prefix` had no effect: no targets (`tgt`) were given.")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
 
 import pytest
+
+from onmt_entmax.cli import main
 
 ROOT = Path(__file__).resolve().parents[3] / "configs"
 NAMES = [f"inflection/{name}" for name in ("medium", "high")] + [
@@ -77,3 +81,15 @@ def test_transformers_take_sparse_heads(folder, name):
     assert (opt.context_attention_alpha, opt.learned_alpha_start) == ("learned", 1.5)
     text = (ROOT / f"{name}.yaml").read_text(encoding="utf-8")
     assert not any("alpha" in line or "_function" in line for line in text.split("\n") if not line.startswith("#"))
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("translation/small/*.yaml")), ids=lambda path: path.stem)
+def test_the_command_at_the_head_is_accepted(path, tmp_path, monkeypatch, capsys):
+    """Its settings go together: what is missing is the corpus alone."""
+    monkeypatch.chdir(tmp_path)
+    head = path.read_text(encoding="utf-8").split("\n\n")[0].replace("\n# ", " ").replace("\\", " ")
+    words = shlex.split(re.search(r"onmt_entmax (prepare .*?)   *(?:bash|onmt_train|cat) ", head)[1])
+    Path(words[words.index("--data") + 1]).mkdir()
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert re.search("lacks the file|no file|no such file", said), said

@@ -173,6 +173,17 @@ def test_the_best_checkpoint_is_of_this_course(folder, base, caplog):
     assert read_json(folder / "base" / "m_best.json")["step"] == 6
 
 
+def test_the_validation_at_the_end_of_a_short_run_counts(folder):
+    yaml = config(folder, keep_best="true", valid_steps=5)
+    train(yaml, folder / "m", 3)  # validated after its checkpoint
+    best = read_json(folder / "m_best.json")
+    assert best["step"] == 3
+    write_json(folder / "m_best.json", {**best, "value": 100.0})  # which nothing beats
+    resumed = train(yaml, folder / "m", 6, "-train_from", str(folder / "m_step_3.pt"))
+    assert resumed[KEY]["best"] == {"step": 3, "accuracy": 100.0}
+    assert load(folder / "m_best.pt")[KEY]["step"] == 3
+
+
 def test_optimizers_are_not_mixed(folder, base):
     with pytest.raises(UserError, match="`optim`: adagrad. `reset_optim: keep_states` keeps the state of adam"):
         train(

@@ -150,6 +150,17 @@ def test_exact_search_is_never_worse_than_beam(corpus, softmax_model):
     assert all(record["optimal"] for record in exact)
 
 
+@pytest.mark.parametrize("options", [("-max_expansions", "1"), ("-whole_support",)])
+def test_what_exact_search_cannot_prove_is_said(corpus, softmax_model, caplog, options):
+    _, records = certificates(corpus, softmax_model, LINES, "-beam_size", "2", "-search", "exact", *options)
+    name = "complete" if "-whole_support" in options else "optimal"
+    unproven = [str(record["line"]) for record in records if record[name] is False]
+    said = (
+        f"{len(unproven)} input lines ({', '.join(unproven)}) are not proven by exact search, which stopped at a limit"
+    )
+    assert unproven and said in caplog.text
+
+
 def test_whole_support_lists_every_output(corpus, entmax_model):
     _, records = certificates(corpus, entmax_model, corpus.sources[:20], "-search", "exact", "-whole_support")
     complete = [record for record in records if record["complete"]]
