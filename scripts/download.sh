@@ -137,6 +137,14 @@ get() {
     --continue-at - --output "$2" "$1"
 }
 
+# Refuse to replace a folder that this script has not made.
+ours_to_replace() { # folder
+  if [ -e "$1" ] && { [ ! -d "$1" ] || [ -n "$(ls -A "$1")" ]; }; then
+    rm -rf "$1.unpacking"
+    die "$1 is there, and not of this script. Move it away, or give another --output."
+  fi
+}
+
 # Unpack an archive into $OUTPUT/FOLDER, unless it was, and check that it has the files needed; nothing is left of one
 # that lacks some. FOLDER/.archive-md5 says which archive a folder is of.
 unpack() { # name, folder, files needed...
@@ -159,6 +167,7 @@ unpack() { # name, folder, files needed...
     [ -f "$fresh/$file" ] || { rm -rf "$fresh"; die "the archive $name lacks the file $file."; }
   done
   printf '%s\n' "$md5" >"$fresh/.archive-md5"
+  [ -n "$stamp" ] || ours_to_replace "$folder"
   rm -rf "$folder"
   mv "$fresh" "$folder"
   echo "$name: unpacked into $folder"

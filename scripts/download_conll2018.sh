@@ -34,6 +34,7 @@ else
       { rm -rf "$fresh"; die "the archive conll2018-master.tar.gz lacks the folder task1/all or task1/surprise."; }
   fi
   chmod -R u+w "$fresh"
+  ours_to_replace "$OUTPUT/task1"
   rm -rf "$OUTPUT/task1"
   mv "$fresh" "$OUTPUT/task1"
 fi

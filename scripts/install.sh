@@ -88,17 +88,24 @@ if [ -f "$STAMP" ] && [ "$(cat "$STAMP")" = "$WANTED" ]; then
   exit 0
 fi
 
+if [ -n "${PYTHON:-}" ] && [ -x "$VENV/bin/python" ] && [ "$(python_version "$PYTHON")" != "$(python_version "$VENV/bin/python")" ]; then
+  fail "$VENV was made with another Python than $PYTHON; name another folder with ONMT_ENTMAX_VENV, or delete $VENV."
+fi
 if [ -f "$STAMP" ] && [ "$(cut -d'|' -f1 "$STAMP")" != "$STACK" ]; then
   fail "$VENV holds the other stack; name another folder with ONMT_ENTMAX_VENV, or delete $VENV."
 fi
-[ -x "$VENV/bin/python" ] || make_venv
+# one that was interrupted may lack pip
+"$VENV/bin/python" -m pip --version >/dev/null 2>&1 || make_venv
+printf '%s|unfinished' "$STACK" >"$STAMP"
 PIP=("$VENV/bin/python" -m pip install --quiet)
 SECONDS=0
 say() { printf 'install.sh: [%3ds] %s\n' "$SECONDS" "$1"; }
 
 TOKENIZER="pyonmttok>=1.37,<2; python_version < '3.13'"
+FASTTEXT=fasttext-numpy2-wheel  # of fasttext-wheel `predict` fails with numpy 2
+[ "$STACK" = modern ] || FASTTEXT=fasttext-wheel
 MORE=()
-if wanted transforms; then MORE+=("fasttext-wheel; python_version < '3.13'" pyahocorasick spacy "$TOKENIZER"); fi
+if wanted transforms; then MORE+=("$FASTTEXT; python_version < '3.13'" pyahocorasick spacy "$TOKENIZER"); fi
 if wanted test; then MORE+=(pytest pytest-xdist hypothesis ruff mypy selenium types-PyYAML types-tabulate "$TOKENIZER"); fi
 if wanted test || wanted workflow; then MORE+=("snakemake>=8; python_version >= '3.11'"); fi
 if wanted docs; then MORE+=("mkdocs-material>=9.5" "mkdocstrings[python]>=0.26" "latex2mathml>=3.77"); fi
@@ -119,6 +126,7 @@ if [ "$STACK" = modern ]; then
   say "onmt_entmax"
   "${PIP[@]}" --no-deps "${PACKAGE[@]}"
 else
+  if [ -n "${ONMT_ENTMAX_TORCH:-}" ]; then say "$TORCH" && "${PIP[@]}" "$TORCH"; fi
   say "OpenNMT-py 3.5.1 with torch 2.2 and numpy 1.26 (several GB)"
   "${PIP[@]}" "${PACKAGE[@]}" ${MORE[@]+"${MORE[@]}"}
   if wanted test; then "${PIP[@]}" --no-deps "entmax==1.3"; fi

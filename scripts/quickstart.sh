@@ -25,9 +25,9 @@ onmt_entmax prepare inflection --data data/inflection --name bundled --output "$
 FEWER=(${STEPS:+-train_steps "$STEPS" -valid_steps $((STEPS < 300 ? STEPS : 300))})
 # Two single-threaded runs side by side use two cores better than one run with two threads.
 export OMP_NUM_THREADS=1
-train() { # name, function
+train() { # name, function; in the background, where its process becomes the training's, which can be ended
   mkdir -p "$RUN/$1"
-  onmt_train -config configs/quickstart.yaml \
+  exec onmt_train -config configs/quickstart.yaml \
     -data "{corpus_1: {path_src: $RUN/data/train.src, path_tgt: $RUN/data/train.tgt, weight: 1},
             valid: {path_src: $RUN/data/dev.src, path_tgt: $RUN/data/dev.tgt}}" \
     -src_vocab "$RUN/data/vocab.src" -tgt_vocab "$RUN/data/vocab.tgt" -save_data "$RUN/$1/sample" \
@@ -43,7 +43,8 @@ last_line() { # what the newest report in a log says: step, accuracy, time left
 say "3/6 Training softmax and 1.5-entmax side by side (logs: $RUN/*/train.log)"
 train softmax softmax & SOFTMAX_JOB=$!
 train entmax15 entmax15 & ENTMAX_JOB=$!
-trap 'kill "$SOFTMAX_JOB" "$ENTMAX_JOB" 2>/dev/null || true' EXIT INT TERM
+trap 'kill "$SOFTMAX_JOB" "$ENTMAX_JOB" 2>/dev/null || true' EXIT
+trap 'exit 130' INT TERM
 shown=
 while kill -0 "$SOFTMAX_JOB" 2>/dev/null || kill -0 "$ENTMAX_JOB" 2>/dev/null; do
   sleep 2

@@ -72,7 +72,7 @@ tried onmt_train -data "$DATA" -src_vocab vocab.src -tgt_vocab vocab.tgt -save_d
   -generator_function entmax15 -global_attention_function entmax15 -encoder_type brnn -layers 1 -hidden_size 32 \
   -word_vec_size 16 -train_steps 20 -valid_steps 10 -save_checkpoint_steps 20 -bucket_size 64 -num_workers 0 -batch_size 16
 tried onmt_translate -model model_step_20.pt -src src -output out -certificates out.jsonl
-[ "$(wc -l <out)" = 60 ] && [ "$(wc -l <out.jsonl)" = 60 ] || { echo "release.sh: the output lacks lines" >&2; exit 1; }
+[ "$(wc -l <out)" -eq 60 ] && [ "$(wc -l <out.jsonl)" -eq 60 ] || { echo "release.sh: the output lacks lines" >&2; exit 1; }
 tried onmt_entmax doctor
 cd "$HERE"
 mkdir -p dist

@@ -5,7 +5,9 @@ OpenNMT-py's own load checkpoints without a word of what is wrong with them, and
 
 from __future__ import annotations
 
+import glob
 import os
+import re
 import sys
 import warnings
 from argparse import Namespace
@@ -136,12 +138,20 @@ def release_main() -> None:
         _save(checkpoint, opt)
         return
     refuse_sparse_export(checkpoint["opt"])
+    others = [path for path in glob.glob(f"{glob.escape(opt.output)}/*") if not _of_ctranslate2(path)]
+    if others or os.path.isfile(opt.output):
+        rule = f"It holds {os.path.basename(others[0])}, and would be replaced." if others else "It is a file."
+        raise invalid_setting("output", opt.output, f"{rule} Name a new folder, or one of an earlier conversion.")
     try:
         import ctranslate2
     except ImportError:
         raise invalid_setting("format", opt.format, "The package ctranslate2 is not installed.") from None
     converter = ctranslate2.converters.OpenNMTPyConverter(opt.model)
     converter.convert(opt.output, force=True, quantization=opt.quantization)
+
+
+def _of_ctranslate2(path: str) -> bool:
+    return re.fullmatch(r"model\.bin|config\.json|(\w+_)?vocabulary\.(json|txt)", os.path.basename(path)) is not None
 
 
 def _save(checkpoint: dict, opt: Namespace) -> None:

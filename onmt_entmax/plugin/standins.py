@@ -24,7 +24,7 @@ UNCOUNTED = 2**64 - 1  # what pyonmttok says is the count of a special token
 # package as imported: name for pip
 PACKAGES = {
     "pyonmttok": "pyonmttok",
-    "fasttext": "fasttext-wheel",
+    "fasttext": "fasttext-numpy2-wheel",
     "spacy": "spacy",
     "ahocorasick": "pyahocorasick",
     "rapidfuzz": "rapidfuzz",

@@ -122,7 +122,7 @@ def calibrate(grid: dict, pair: str, folder: Path) -> tuple[float, float]:
         write_lines(folder / f"valid.{side}", part)
         settings["data"]["valid"][f"path_{side}"] = str(folder / f"valid.{side}")
     write_text(folder / "train.yaml", yaml.safe_dump(settings))
-    jobs.call(["onmt_train", "-config", folder / "train.yaml"], folder / "train.log", gpus=min(grid["gpus"], 1))
+    jobs.call(["onmt_train", "-config", folder / "train.yaml"], folder / "train.log", gpus=min(jobs.own_gpus(grid), 1))
     rows = read_rows(folder / "model_metrics.jsonl")
     seconds = (rows[-1]["elapsed"] - rows[0]["elapsed"]) / (rows[-1]["step"] - rows[0]["step"])
     return seconds, fmean(row["words_per_second"] for row in rows[1:])
@@ -155,7 +155,7 @@ def _training_time(grid, runs, todo, speeds, source: str, steps: int, bound: str
         newest = jobs.newest_checkpoint(folder)
         total += seconds * max(0, steps - (jobs.step_of(newest) if newest else 0))
     words = fmean(rate for own in speeds.values() for _, rate in own)
-    workers = min(parallel, len(todo), grid["gpus"] or parallel)
+    workers = min(parallel, len(todo), jobs.own_gpus(grid) or parallel)
     rounds = -(-len(todo) // workers)
     shared = total / len(todo) * rounds
     return [
@@ -183,7 +183,7 @@ def _decoding_time(grid: dict, output: Path, runs: dict, parallel: int) -> list[
     if not seconds:
         return ["time left for decoding: unknown until the first model is decoded"]
     total = fmean(seconds) / splits * left
-    workers = min(parallel, grid["gpus"] or parallel)
+    workers = min(parallel, jobs.own_gpus(grid) or parallel)
     text = f"time left for decoding: {duration(total)} in all, about {duration(total / min(workers, left))}"
     return [f"{text} with {min(workers, left)} at a time (measured in {len(seconds)} decodings)"]
 

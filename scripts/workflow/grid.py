@@ -88,7 +88,7 @@ def main(argv: list[str] | None = None) -> int:
         if importlib.util.find_spec("snakemake") is None:
             raise UserError("Snakemake is not installed. Run `pip install 'snakemake>=8'` (Python 3.11 or newer).")
         grid, output = settings(args)
-        parallel = _number("jobs", args.jobs, 1) if args.jobs else max(grid["gpus"], len(os.sched_getaffinity(0)))
+        parallel = _number("jobs", args.jobs, 1) if args.jobs else max(grid["gpus"], jobs.cores())
         if args.dry_run:
             check_output(grid, output)
             return plan(grid, output, parallel)

@@ -176,6 +176,11 @@ def run_folder(pair: str, seed: int | str) -> Path:
     return Path("runs", pair, f"seed{seed}")
 
 
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def own_gpus(grid: dict) -> int:
     """How many of this machine's GPUs the grid shares out among its jobs."""
     return 0 if grid["cluster"] else grid["gpus"]

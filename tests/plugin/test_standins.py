@@ -230,7 +230,7 @@ def test_a_transform_that_needs_a_missing_package_is_refused_in_one_line(lean, c
     done = succeeded(call("python", "-W", "ignore", "-c", script, **lean))
     old = " (under Python 3.12 or older: there is no wheel for newer ones)" if sys.version_info >= (3, 13) else ""
     assert [line for line in done.stderr.splitlines() if line.startswith("onmt_train:")] == [
-        f"onmt_train: The transform `clean` needs what is not installed: pip install fasttext-wheel{old}.",
+        f"onmt_train: The transform `clean` needs what is not installed: pip install fasttext-numpy2-wheel{old}.",
         "onmt_train: The transform `fuzzymatch` needs what is not installed: pip install rapidfuzz.",
         "onmt_train: The transform `inlinetags` needs what is not installed: pip install pyahocorasick.",
         f"onmt_train: The transform `onmt_tokenize` needs what is not installed: pip install pyonmttok{old}.",

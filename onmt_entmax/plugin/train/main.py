@@ -17,7 +17,15 @@ from onmt_entmax.plugin.parsing import given_options, one_line_errors
 from onmt_entmax.plugin.train import data, plan, resuming
 from onmt_entmax.plugin.train.optimiser import Optimizer
 from onmt_entmax.plugin.train.options import check_validation_corpus, without_effect
-from onmt_entmax.plugin.train.processes import keep_memory, rank, set_seed, subnormals, train_together, world_size
+from onmt_entmax.plugin.train.processes import (
+    keep_memory,
+    rank,
+    set_seed,
+    share_weights,
+    subnormals,
+    train_together,
+    world_size,
+)
 from onmt_entmax.plugin.train.saver import WholeModelSaver
 from onmt_entmax.plugin.train.state import Run
 from onmt_entmax.plugin.train.trainer import SparseTrainer
@@ -58,6 +66,8 @@ def train(opt: Namespace, device_id: int, found: Products) -> None:
     # runs of older versions go on with the masks that they had
     if not resumed or resumed.get("dropout") == "engine":
         drop_by_engine(model)
+    if world_size() > 1 and opt.parallel_mode == "data_parallel":
+        share_weights(model)
     _log_sizes(model, vocabs)
     optimizer = Optimizer.from_opt(model, run_opt, checkpoint)
     del checkpoint

@@ -5,15 +5,18 @@ from __future__ import annotations
 import copy
 import ctypes
 import gc
+import os
 import random
 import re
 import signal
 import socket
 import sys
+import threading
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from multiprocessing import parent_process
 from multiprocessing.connection import wait
 
 import numpy as np
@@ -141,6 +144,13 @@ def on_first(path: str, write: Callable[[], None], last_path: str | None = None)
         raise SystemExit(2)
 
 
+def share_weights(model: torch.nn.Module) -> None:
+    """Give every process the first one's weights: without a `seed` each has drawn its own."""
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):
+            torch.distributed.broadcast(tensor, 0)
+
+
 # `onmt_train` starts processes of its own, one for each GPU and none on a CPU, and ends with status 0 whatever becomes
 # of them. So it is told that there is one, and that one starts the others here.
 _PROCESSES = "_processes"
@@ -224,8 +234,14 @@ def _say(line: str) -> None:
     print(f"onmt_train: {line}", file=sys.stderr, flush=True)
 
 
+def _end_with(sentinel: int) -> None:
+    wait([sentinel])
+    os._exit(_LEFT_ALONE)
+
+
 def _train_as(train: Callable[[Namespace, int], None], opt: Namespace, device: int, number: int) -> None:
-    """A process's life."""
+    """A process's life, which ends with that of the one that started it, however that ends."""
+    threading.Thread(target=_end_with, args=(parent_process().sentinel,), daemon=True).start()
     if device >= 0:
         torch.cuda.set_device(device)
     torch.distributed.init_process_group(

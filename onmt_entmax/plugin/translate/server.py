@@ -21,6 +21,9 @@ UNREAD = {
     "attention": "A server writes no files.",
     "transforms": "A server applies none: give its model a `tokenizer`, or a `preprocess` function.",
     "tgt": "A server takes targets from the `ref` of each input.",
+    "config": "Put its options here.",
+    "output": "A server writes no files.",
+    "with_score": "Answers have the scores.",
 }
 
 
@@ -148,8 +151,11 @@ def parse_opt(stock):
         for name, reason in UNREAD.items():
             if opt.get(name):
                 raise invalid_setting(name, opt[name], reason)
-        if opt.get("certificates", "-") not in ("", "-"):
+        if opt.get("certificates", "-") not in ("", "-", False):
             raise invalid_setting("certificates", opt["certificates"], "A server writes no files: use `-`.")
+        lists = [name for name, value in opt.items() if isinstance(value, list) and name != "models"]
+        if lists:  # stock would make one word of it
+            raise invalid_setting(lists[0], opt[lists[0]], "It must be a text or a number.")
         given = {name: value for name, value in opt.items() if value is not False}  # stock takes `false` for true
         before = sys.argv
         try:
@@ -200,9 +206,10 @@ def to_gpu(stock):
 
 def unload(stock):
     def unload(self):
-        if hasattr(self.translator, "out_file"):
-            self.translator.out_file.close()  # stock leaves that to the garbage collector
-        stock(self)
+        translator = self.translator
+        stock(self)  # waits for the request that is being answered
+        if hasattr(translator, "out_file"):
+            translator.out_file.close()  # stock leaves that to the garbage collector
 
     return if_loaded(unload)
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from argparse import Namespace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from onmt_entmax.plugin.train.processes import take_over, train_together
 from onmt_entmax.plugin.train.saver import KEY
 from onmt_entmax.report.metrics import read_rows
 from tests.plugin.train.helpers import assert_identical, config, load
-from tests.plugin.train.two_processes import fail
+from tests.plugin.train.two_processes import fail, share
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -63,6 +64,51 @@ def test_a_process_that_fails_ends_all_of_them(capfd, ending, status):
     said = capfd.readouterr().err
     assert ("rank 1 of 2 processes was ended by SIGKILL" in said) == (ending == "killed")
     assert "Traceback" not in said
+
+
+def test_all_begin_with_the_weights_of_the_first():
+    opt = Namespace(world_size=2, gpu_ranks=[], gpu_backend="nccl", master_ip="localhost", timeout=60)
+    take_over(opt)
+    assert train_together(opt, share)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc here")
+def test_they_end_with_the_process_that_started_them(tmp_path):
+    code = f"""
+from argparse import Namespace
+from pathlib import Path
+from tests.plugin.train.two_processes import stay
+from onmt_entmax.plugin.train.processes import take_over, train_together
+if __name__ == "__main__":
+    opt = Namespace(world_size=2, gpu_ranks=[], gpu_backend="nccl", master_ip="localhost", timeout=60)
+    opt.folder = Path({str(tmp_path / "pids")!r})
+    take_over(opt)
+    train_together(opt, stay)
+"""
+    (tmp_path / "pids").mkdir()
+    (tmp_path / "start.py").write_text(code, encoding="utf-8")
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+    parent = subprocess.Popen([sys.executable, tmp_path / "start.py"], env=env, cwd=ROOT)
+    _until(lambda: len(list((tmp_path / "pids").iterdir())) == 2)
+    pids = [int(path.name) for path in (tmp_path / "pids").iterdir()]
+    parent.kill()
+    parent.wait()
+    _until(lambda: not any(map(_alive, pids)))
+
+
+def _until(holds) -> None:
+    end = time.monotonic() + 120
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def _alive(pid: int) -> bool:
+    """Whether a process runs; one that nobody has waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_two_processes_step_as_one_does_on_the_same_lines(folder):

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -19,6 +20,7 @@ with warnings.catch_warnings():
     import onmt.utils.distributed
 import torch
 
+from onmt_entmax.plugin.train.processes import from_all, share_weights
 from tests.plugin.train.helpers import config, train
 
 FOLLOWING = {
@@ -46,6 +48,23 @@ def fail(opt, device: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         raise SystemExit(2)
     torch.distributed.barrier()
+
+
+def share(opt, device: int) -> None:
+    """Each draws weights of its own, and ends up with those of the first one."""
+    torch.manual_seed(torch.distributed.get_rank())
+    model = torch.nn.BatchNorm1d(3)
+    torch.nn.init.normal_(model.weight), torch.nn.init.normal_(model.running_mean)
+    drawn = from_all(model.weight.tolist())
+    share_weights(model)
+    found = from_all([model.weight.tolist(), model.running_mean.tolist()])
+    raise SystemExit(0 if drawn[0] != drawn[1] and found[0] == found[1] and found[0][0] == drawn[0] else 2)
+
+
+def stay(opt, device: int) -> None:
+    """Say that it is there, and stay."""
+    (opt.folder / str(os.getpid())).touch()
+    time.sleep(600)
 
 
 def main(rank: int, folder: Path) -> None:

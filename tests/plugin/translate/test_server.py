@@ -227,6 +227,9 @@ def test_unknown_source_tokens_are_named(serve, caplog, monkeypatch):
         ({"attention": "a.jsonl"}, "`attention`: a.jsonl. A server writes no files"),
         ({"transforms": ["prefix"]}, "`transforms`: .*A server applies none"),
         ({"tgt": "t"}, "`tgt`: t. A server takes targets from the `ref`"),
+        ({"config": "t.yaml"}, "`config`: t.yaml. Put its options here"),
+        ({"with_score": True}, "`with_score`: True. Answers have the scores"),
+        ({"ignore_when_blocking": ["a", "b"]}, "`ignore_when_blocking`: .*It must be a text or a number"),
     ],
 )
 def test_options_that_a_server_does_not_read_are_refused(serve, opt, message):

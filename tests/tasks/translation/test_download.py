@@ -114,6 +114,16 @@ def test_another_archive_takes_the_place_of_what_was_unpacked(server, tmp_path):
     assert (output / "kftt/.archive-md5").read_text().strip() == hashlib.md5(archive.read_bytes()).hexdigest()
 
 
+def test_a_folder_of_somebody_else_stays(server, tmp_path):
+    write_kftt(server.folder)
+    notes = tmp_path / "data/kftt/notes"
+    notes.parent.mkdir(parents=True)
+    notes.write_text("mine", encoding="utf-8")
+    result = download("kftt", "--mirror", server.url, "--output", tmp_path / "data")
+    assert result.returncode == 2 and f"{notes.parent} is there, and not of this script. Move it away" in result.stderr
+    assert notes.read_text() == "mine" and not notes.parent.with_name("kftt.unpacking").exists()
+
+
 def test_a_partial_download_is_resumed(server, tmp_path):
     archive = write_kftt(server.folder)["kftt-data-1.0.tar.gz"]
     part = tmp_path / "kftt/archives/kftt-data-1.0.tar.gz.part"
