@@ -66,6 +66,15 @@ def test_arrows_point_one_way(room):
     assert wrong == {}
 
 
+def test_every_file_belongs_to_a_room():
+    rooms = {room_of(path) for path in PACKAGE.rglob("*.py")}
+    assert rooms == {*MAY_USE, *SMALL, "autoload", "__init__", "__main__"}
+    for path in PACKAGE.glob("*.py"):
+        if path.stem in SMALL:
+            used = {name.split(".")[1] for name in imports(path) if name.startswith("onmt_entmax.")}
+            assert used <= SMALL, path
+
+
 def test_only_the_plugin_imports_opennmt_py():
     found = [
         str(path.relative_to(PACKAGE))

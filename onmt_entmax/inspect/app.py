@@ -105,6 +105,8 @@ def make_app(
     names |= {name.rpartition(":")[0] for name in names if port == 80}
     anywhere = token is not None and host in ("0.0.0.0", "::", "")  # any name may lead here; the token guards
 
+    cookie = f"{COOKIE}_{port}"  # cookies are of a host, whatever the port
+
     @app.before_request
     def check() -> Response | None:
         if not anywhere and request.host.lower() not in names:
@@ -116,9 +118,9 @@ def make_app(
             given = request.args.get("token")
             if given is not None and request.path == "/" and _same(given, token):
                 answer = redirect("/")
-                answer.set_cookie(COOKIE, token, httponly=True, samesite="Strict")
+                answer.set_cookie(cookie, token, httponly=True, samesite="Strict")
                 return answer
-            if not _same(request.cookies.get(COOKIE, ""), token):
+            if not _same(request.cookies.get(cookie, ""), token):
                 return _error(403, "The token is missing or wrong: open the address that the command printed.")
         if request.method == "POST" and not request.is_json:
             return _error(400, "The body must be JSON (Content-Type: application/json).")

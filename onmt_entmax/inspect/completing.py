@@ -303,7 +303,7 @@ class Completer:
         self, prefix: Sequence[int], text: str, place: tuple[int, int], word: tuple[int, int], head: str
     ) -> dict[str, Any]:
         """What stands at a place of the text cannot; what may, in the place of its word."""
-        words, _ = self.words(prefix, 10, "", head)
+        words, all_of_them = self.words(prefix, 10, "", head)
         return {
             "start": place[0],
             "end": place[1],
@@ -311,6 +311,7 @@ class Completer:
             "word_start": word[0],
             "word_end": word[1],
             "instead": words,
+            "instead_complete": all_of_them,
         }
 
 

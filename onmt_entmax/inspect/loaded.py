@@ -201,7 +201,6 @@ class Loaded:
             else:
                 scorer = Watched(self._encode(source, True), wanted)
                 (result,) = exact_search(scorer, settings, LIMITS["expansions"], kind == "support")
-        listed = len(result.hypotheses)
         del result.hypotheses[LIMITS["hypotheses"] :]
         record = certificate_record(result, 1, models.token, prefix)
         for number, (entry, hypothesis) in enumerate(zip(record["hypotheses"], result.hypotheses)):
@@ -218,7 +217,7 @@ class Loaded:
             "next_tokens": [{"token": models.token(token), "prob": prob} for token, prob in allowed],
             "support_size": size,
             "of": len(self.target),
-            "not_listed": listed - len(result.hypotheses),
+            "not_listed": _not_listed(record),
             "class": name,
             "explanation": explain(name, record),
         }
@@ -276,27 +275,45 @@ def explain(name: str, record: dict[str, Any]) -> str:
     if name == "void":
         return f"Nothing is known for certain: {record['reason']}."
     sentence = CLASSES[name]
+    if name == "complete" and (missing := _not_listed(record)):
+        sentence = f"The model holds exactly {record['found']} outputs possible; {missing} of them are not listed here."
     if name in ("optimal", "uncertified") and record["mass_dropped"]:
         sentence += f" What it did not find has {_percent(record['mass_dropped'])} of the probability."
     return f"After this beginning: {sentence[0].lower()}{sentence[1:]}" if "prefix_log_prob" in record else sentence
+
+
+def _not_listed(record: dict[str, Any]) -> int:
+    """Finished outputs that were found and are not among those listed."""
+    return max((record["found"] or 0) - sum(entry["finished"] for entry in record["hypotheses"]), 0)
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f}%" if share >= 0.001 else "less than 0.1%"
 
 
+def _tell_apart(loaded: Sequence[Loaded]) -> None:
+    """Give models whose files have one name those of as many folders as it takes, one model given twice its number."""
+    for depth in range(2, 1 + max(len(Path(path).parts) for one in loaded for path in one.paths)):
+        known = [(one.name, one.paths) for one in loaded]
+        for one in loaded:
+            if any(name == one.name and paths != one.paths for name, paths in known):
+                one.name = "+".join(str(Path(*Path(path).parts[-depth:])) for path in one.paths)
+    names = [one.name for one in loaded]
+    for one in loaded:
+        if names.count(one.name) > 1:
+            one.name += f" ({one.number + 1})"
+
+
 def check_side_by_side(loaded: Sequence[Loaded]) -> None:
     """Refuse models that cannot stand side by side: another kind of input, or another target vocabulary.
 
-    Those whose files have one name are told apart by their folders.
+    Those whose files have one name are told apart by their folders, one model given twice by its number.
 
     Raises:
         UserError: naming both and what differs.
     """
     first = loaded[0]
-    for one in loaded:
-        if sum(other.name == one.name for other in loaded) > 1:
-            one.name = "+".join("/".join(Path(path).parts[-2:]) for path in one.paths)
+    _tell_apart(loaded)
     for other in loaded[1:]:
         if other.texts.kind != first.texts.kind:
             raise UserError(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-
 import pytest
 import torch
 import torch.distributed as dist
@@ -36,9 +34,9 @@ def batch():
     return (torch.randint(VOCAB, (ROWS,), generator=generator) for _ in range(2))
 
 
-def work(rank, port, alpha, folder):
+def work(rank, alpha, folder):
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=PROCESSES)
+    dist.init_process_group("gloo", f"file://{folder}/rendezvous", rank=rank, world_size=PROCESSES)
     model = DistributedDataParallel(Model(alpha))
     part = slice(rank * ROWS // PROCESSES, (rank + 1) * ROWS // PROCESSES)
     for _ in range(2):  # gradients accumulate over two passes
@@ -49,10 +47,7 @@ def work(rank, port, alpha, folder):
 
 @pytest.mark.parametrize("alpha", [1.33, 1.5])
 def test_gradients_of_two_processes(alpha, tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    torch.multiprocessing.spawn(work, (port, alpha, tmp_path), PROCESSES)
+    torch.multiprocessing.spawn(work, (alpha, tmp_path), PROCESSES)
     whole = Model(alpha)
     for _ in range(2):
         (whole(*batch()) / PROCESSES).backward()

@@ -6,6 +6,7 @@ import pytest
 
 import onmt_entmax
 from onmt_entmax.inspect.app import MAX_BYTES, Busy, Requests, make_app
+from onmt_entmax.inspect.loaded import explain
 from onmt_entmax.inspect.session import Cancelled
 from tests.inspect.conftest import PORT, Page
 
@@ -49,6 +50,12 @@ def test_exact_search_and_the_whole_support(page):
     whole = page.post(SEARCH, search="support", beam_size=1).get_json()
     assert whole["tree"] is None and whole["class"] in ("complete", "single")
     assert len(whole["hypotheses"]) + whole["not_listed"] == whole["found"]
+    for kind in ("beam", "exact"):
+        told = page.post(SEARCH, search=kind, beam_size=2).get_json()
+        assert sum(entry["finished"] for entry in told["hypotheses"]) + told["not_listed"] == told["found"]
+    known = {"mass_dropped": 0.0, "found": 3, "hypotheses": [{"finished": True}]}
+    assert explain("complete", known).endswith("exactly 3 outputs possible; 2 of them are not listed here.")
+    assert explain("complete", {**known, "found": 1}).startswith("These are all the outputs")
     exact = page.post(SEARCH, search="exact", beam_size=1).get_json()
     assert exact["hypotheses"][0]["tokens"] == whole["hypotheses"][0]["tokens"] and exact["optimal"]
 
@@ -165,7 +172,7 @@ def test_a_token_becomes_a_cookie(loaded):
     assert (welcome.status_code, welcome.headers["Location"]) == (302, "/")
     cookie = welcome.headers["Set-Cookie"]
     assert "HttpOnly" in cookie and "SameSite=Strict" in cookie
-    page.client.set_cookie("onmt_entmax_token", "s e%cret", domain="some.name")
+    page.client.set_cookie(f"onmt_entmax_token_{PORT}", "s e%cret", domain="some.name")
     assert page.get("/api/models", host=host).status_code == 200
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import socket
 import subprocess
@@ -70,9 +71,15 @@ def test_models_side_by_side_need_one_target_vocabulary(corpus, entmax_model, so
     two.texts.kind = "raw"
     with pytest.raises(UserError, match="its input is raw, that of entmax_step_150.pt tokens"):
         check_side_by_side([one, two])
-    twins = [Loaded(0, [entmax_model]), Loaded(1, [entmax_model])]
-    check_side_by_side(twins)
-    assert twins[0].name == f"{corpus.folder.name}/entmax_step_150.pt"
+    folders = [corpus.folder / "here" / "best", corpus.folder / "there" / "best"]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        shutil.copy(entmax_model, folder / "m.pt")
+    alike = [folders[0] / "m.pt", folders[1] / "m.pt", folders[1] / "m.pt", entmax_model]
+    several = [Loaded(number, [path]) for number, path in enumerate(alike)]
+    check_side_by_side(several)
+    there = "there/best/m.pt"
+    assert [one.name for one in several] == ["here/best/m.pt", f"{there} (2)", f"{there} (3)", "entmax_step_150.pt"]
 
 
 def test_an_ensemble_is_one_model(entmax_model, softmax_model):

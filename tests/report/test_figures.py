@@ -304,6 +304,7 @@ def test_legends_lie_outside_of_the_axes():
     drawn = plots.support_histogram(labels)
     renderer = FigureCanvasAgg(drawn).get_renderer()
     drawn.draw(renderer)
+    assert len(drawn.subfigs) == 2
     for part in drawn.subfigs:
         top = part.legends[0].get_window_extent(renderer).y1
         assert top <= part.axes[0].get_tightbbox(renderer).y0

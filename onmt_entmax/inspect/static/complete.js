@@ -116,6 +116,15 @@ export class Editor {
     }
   }
 
+  /** Offer nothing: what was offered is of another input. */
+  forget() {
+    this.completion = "";
+    this.impossible = null;
+    this.offers = [];
+    this.choose(-1);
+    this.paint();
+  }
+
   /** Show the answer to the text that stands here. */
   answer(answer, blank) {
     this.completion = answer.impossible ? "" : answer.completion;
@@ -163,7 +172,7 @@ function drawing(text, title, given) {
 export function completePanel(answer, model, place, text, other, take, record) {
   const blank = model.source === "inflection" ? "" : " ";
   const given = offers(answer, text, blank);
-  const whole = other && (other.impossible || other.words_complete); // only then is what is missing there impossible there
+  const whole = other && (other.impossible ? other.impossible.instead_complete : other.words_complete); // only then is what is missing there impossible there
   const seen = whole && new Set(offers(other, text, blank).map((one) => one.word));
   const wrong = answer.impossible;
   const top = Math.max(...given.map((one) => one.prob), 1e-9);
@@ -183,7 +192,7 @@ export function completePanel(answer, model, place, text, other, take, record) {
   return [
     head(model,
       button("JSON", `Save the completions of ${model.name} as JSON`, async () => {
-        const found = await record(answer.tokens.map((one) => one.token));
+        const found = await record(answer.tokens.filter((one) => !one.half_typed).map((one) => one.token)); // of the words that are whole
         if (found) download(fileName(model, "complete.jsonl"), `${JSON.stringify(traceRecord(found))}\n`, "application/jsonl");
       }),
       button("SVG", `Save the words of ${model.name} as SVG`,

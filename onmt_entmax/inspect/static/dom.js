@@ -73,7 +73,7 @@ export function standalone(svg) {
   const shown = [svg, ...svg.querySelectorAll("*")];
   [copy, ...copy.querySelectorAll("*")].forEach((element, index) => {
     const style = getComputedStyle(shown[index]);
-    for (const name of STYLES) element.setAttribute(name, style.getPropertyValue(name));
+    for (const name of STYLES) element.setAttribute(name.replace("-line", ""), style.getPropertyValue(name)); // SVG has no `-line`
     for (const name of ["class", "role", "tabindex", "data-key", "data-fallback"]) element.removeAttribute(name);
   });
   copy.prepend(s("rect", { width: "100%", height: "100%", fill: getComputedStyle(document.body).backgroundColor }));

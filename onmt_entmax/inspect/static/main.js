@@ -17,6 +17,8 @@ let editor = null;
 let answers = []; // of the view, by place of the model (0, or 1: beside)
 let timer = null; // until the models are asked
 let writer = null; // until the address is written
+let rounds = 0; // what an earlier round asked is not shown
+let completed = ""; // input and model that the editor's offers are of
 let dead = false;
 
 const chosen = () => [state.model, state.beside].filter((place) => place !== null).map((place) => models[place]);
@@ -205,6 +207,10 @@ function refresh() {
   clearTimeout(timer);
   timer = null;
   if (dead) return;
+  const round = ++rounds;
+  const about = JSON.stringify([input(), state.model]);
+  if (about !== completed) editor.forget();
+  completed = about;
   answers = [];
   byId("compared").hidden = true;
   const shown = chosen();
@@ -223,24 +229,26 @@ function refresh() {
   while (box.children.length < shown.length) box.append(h("article", { class: "panel", tabindex: -1 }));
   shown.forEach((model, place) => {
     box.children[place].setAttribute("aria-label", `${model.name}, alphas ${model.alphas}`);
-    ask(model, place, box.children[place]);
+    ask(model, place, box.children[place], round);
   });
 }
 
-async function ask(model, place, panel) {
+async function ask(model, place, panel, round) {
   const view = state.view;
   panel.setAttribute("aria-busy", "true");
   try {
     const answer = await { search: askSearch, complete: askComplete, attention: askAttention }[view](model);
-    if (view !== state.view || chosen()[place] !== model) return;
+    if (round !== rounds || view !== state.view || chosen()[place] !== model) return;
     answers[place] = answer;
     draw();
     answered(panel);
   } catch (error) {
     if (error instanceof api.Stale) return;
-    answers[place] = undefined;
     if (error instanceof api.Dead) died();
-    else replace(panel, h("h2", {}, model.name), h("p", { class: "alert", role: "alert" }, error.message));
+    if (round !== rounds) return;
+    answers[place] = undefined;
+    if (place === 0) editor.forget();
+    if (!(error instanceof api.Dead)) replace(panel, h("h2", {}, model.name), h("p", { class: "alert", role: "alert" }, error.message));
     answered(panel);
   }
 }
@@ -257,10 +265,11 @@ const askComplete = async (model) => ({ text: state.text,
 
 async function askAttention(model) {
   const kind = headOf(model);
-  const found = await api.post("search", model.id, searchBody());
+  const body = searchBody();
+  const found = await api.post("search", model.id, body);
   const hypothesis = found.hypotheses[state.rank - 1] ?? found.hypotheses[0];
   if (!hypothesis) throw new Error("Nothing was found whose attention could be shown.");
-  const map = await api.post("attention", model.id, { input: input(), tokens: hypothesis.tokens,
+  const map = await api.post("attention", model.id, { input: body.input, tokens: hypothesis.tokens,
     attention: kind.name, layer: kind.layer, head: kind.head });
   return { map, kind, text: hypothesis.text };
 }
@@ -335,8 +344,8 @@ async function died() {
       if (!models.length || JSON.stringify(found.models) !== JSON.stringify(models)) begin(found);
       else refresh();
     } catch (error) {
-      if (error instanceof api.Dead || error instanceof api.Stale) setTimeout(again, RETRY);
-      else banner.textContent = error.message;
+      if (!(error instanceof api.Dead || error instanceof api.Stale)) banner.textContent = error.message;
+      setTimeout(again, RETRY);
     }
   };
   setTimeout(again, RETRY);

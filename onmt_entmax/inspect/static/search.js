@@ -86,7 +86,7 @@ export function compare(models, [one, two]) {
     : `The models differ: “${best[0]}” (${models[0].name}) and “${best[1]}” (${models[1].name}) come first; ${lists}`;
 }
 
-const recorded = (answer) => (answer.tree?.length ? answer.tree : fromHypotheses(answer.hypotheses, answer.complete, DRAWN));
+const recorded = (answer) => (answer.tree?.length ? answer.tree : fromHypotheses(answer.hypotheses, answer.complete && !answer.not_listed, DRAWN));
 
 function words(hypothesis, model, other) {
   if (!other) return h("bdi", {}, hypothesis.text);

@@ -125,7 +125,7 @@ export function drawTree(record, { strong, prefix, other, tight, label, force })
     const clickable = node.token !== END;
     const said = start
       ? "start: forces nothing"
-      : `${text}, ${node.known ? `${percent(node.branch)} here, ` : ""}${node.sure === false ? "" : `${percent(node.prob)} in all, `}${NOTES[node.status]}${node.more ? `, ${plural(node.more, "branch")} more` : ""}${differs ? ", only in this model" : ""}`;
+      : `${text}, ${node.known ? `${percent(node.branch)} here, ` : ""}${node.sure === false ? "" : `${percent(node.prob)} in all, `}${NOTES[node.status]}${node.more ? `, ${plural(node.more, "branch")} more` : ""}${differs ? ", not in the other model's tree" : ""}`;
     const item = s("g", { class: classes.join(" "), role: "treeitem", tabindex: -1, "aria-level": level,
       "aria-label": said, "data-key": `node ${name}`, onclick: clickable ? () => force(node.path) : null },
       s("title", {}, start ? "start" : `${node.path.map(visible).join(" ")}\n${said}`),

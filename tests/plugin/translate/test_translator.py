@@ -63,13 +63,16 @@ def test_n_best_lines_per_input(corpus, entmax_model):
     assert output[0] == corpus.translate(entmax_model, ["a b c"])[0]
 
 
-def test_with_score_and_gold(corpus, entmax_model):
+def test_with_score_and_gold(corpus, entmax_model, caplog):
     output = corpus.translate(entmax_model, LINES, "-with_score", "-length_penalty", "none")
+    assert len(output) == len(LINES)
     for line in output:
         assert float(line.split("\t")[1]) <= 0
     target = corpus.folder / "gold.tgt"
     target.write_text("c b a\ne d\ne f g h\nb a a\nc\n", encoding="utf-8")
+    caplog.clear()
     corpus.translate(entmax_model, LINES, "-tgt", str(target))
+    assert "GOLD SCORE: " in caplog.text
 
 
 def gold_score(corpus, model, lines, targets, caplog) -> float:
@@ -211,8 +214,11 @@ def test_minimum_risk_of_samples(corpus, entmax_model):
 
 
 def test_sampling_draws_from_the_support(corpus, entmax_model):
-    output = corpus.translate(entmax_model, LINES, "-random_sampling_topk", "-1", "-seed", "1")
+    output = corpus.translate(entmax_model, LINES, "-random_sampling_topk", "-1", "-seed", "1", "-max_length", "40")
     assert len(output) == len(LINES)
+    drawn = [place for place, line in enumerate(output) if LINES[place].strip() and len(line.split()) < 40]
+    forced = onmt_entmax.load(entmax_model).force([LINES[place] for place in drawn], [output[place] for place in drawn])
+    assert drawn and all(one.impossible_at is None for one in forced)
 
 
 @pytest.mark.parametrize("name", ["cnn_model", "standard_model", "averaging_model"])
@@ -394,7 +400,9 @@ def test_convolutional_models_decode_a_sentence_alike_alone_and_beside_a_longer_
     options = ("-n_best", "2", "-max_length", "3", "-search", search)
     _, together = certificates(corpus, cnn_model, lines, "-batch_size", "3", *options)
     _, alone = certificates(corpus, cnn_model, lines, "-batch_size", "1", *options)
+    assert len(together) == len(alone) == 3
     for found, expected in zip(together, alone):
+        assert len(found["hypotheses"]) == len(expected["hypotheses"]) > 0
         for ours, theirs in zip(found["hypotheses"], expected["hypotheses"]):
             assert ours["tokens"] == theirs["tokens"]
             assert ours["log_prob"] == pytest.approx(theirs["log_prob"], abs=1e-5)
