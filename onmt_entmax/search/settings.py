@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Real
 from typing import TypeVar
 
 from onmt_entmax.errors import choices, invalid_setting
@@ -76,7 +76,7 @@ class SearchSettings:
             raise invalid_setting("n_best", self.n_best, "It must be at least 1.")
         if self.n_best > self.beam_size:
             raise invalid_setting("n_best", self.n_best, f"It must be at most `beam_size`, which is {self.beam_size}.")
-        lengths = [self.max_length] if isinstance(self.max_length, Integral) else self.max_length
+        lengths = self.max_length if isinstance(self.max_length, Sequence) else [self.max_length]
         if any(length < 1 for length in lengths):
             raise invalid_setting("max_length", min(lengths), "It must be at least 1 (EOS counts).")
         if self.min_length < 0:
@@ -119,10 +119,10 @@ class SearchSettings:
 
     def limits(self, batch_size: int) -> list[int]:
         """The most tokens of a hypothesis of each sentence, EOS and forced prefix included."""
-        if isinstance(self.max_length, Integral):
-            lengths = [self.max_length] * batch_size
-        else:
+        if isinstance(self.max_length, Sequence):
             lengths = list(_per_sentence("max_length", self.max_length, batch_size))
+        else:
+            lengths = [self.max_length] * batch_size
         if self.forced_prefixes is None:
             return lengths
         return [length + len(prefix) for length, prefix in zip(lengths, self.forced_prefixes)]
