@@ -80,6 +80,10 @@ distribution (Debian, Ubuntu: apt install python3 python3-venv), or install uv, 
   fi
 }
 
+if [ -n "${PYTHON:-}" ] && [ -x "$VENV/bin/python" ] && [ "$(python_version "$PYTHON")" != "$(python_version "$VENV/bin/python")" ]; then
+  fail "$VENV was made with another Python than $PYTHON; name another folder with ONMT_ENTMAX_VENV, or delete $VENV."
+fi
+
 # What must hold for the installation to be the wanted one; changes to these files make it stale.
 STAMP="$VENV/.onmt_entmax_installed"
 WANTED="$STACK|$CHOSEN|$TORCH|${PACKAGE[*]}|$(cat setup.py pyproject.toml scripts/install.sh onmt_entmax/version.py | cksum)"
@@ -88,9 +92,6 @@ if [ -f "$STAMP" ] && [ "$(cat "$STAMP")" = "$WANTED" ]; then
   exit 0
 fi
 
-if [ -n "${PYTHON:-}" ] && [ -x "$VENV/bin/python" ] && [ "$(python_version "$PYTHON")" != "$(python_version "$VENV/bin/python")" ]; then
-  fail "$VENV was made with another Python than $PYTHON; name another folder with ONMT_ENTMAX_VENV, or delete $VENV."
-fi
 if [ -f "$STAMP" ] && [ "$(cut -d'|' -f1 "$STAMP")" != "$STACK" ]; then
   fail "$VENV holds the other stack; name another folder with ONMT_ENTMAX_VENV, or delete $VENV."
 fi

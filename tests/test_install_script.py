@@ -81,6 +81,13 @@ def test_the_python_named_does_not_fit(install):
     assert "no suitable Python found at bare (the stock stack needs one of: 3.9 3.10 3.11 3.12)" in message
 
 
+def test_another_python_than_that_of_the_environment(install, tmp_path):
+    (tmp_path / "a folder/.venv/bin").mkdir(parents=True)
+    commands = {"other": BARE_PYTHON, "../.venv/bin/python": "#!/bin/sh\necho 3.11\n"}
+    message = refusal(install(commands, PYTHON="other"))
+    assert ".venv was made with another Python than other; name another folder" in message
+
+
 def test_without_the_venv_module(install):
     message = refusal(install({"python3": BARE_PYTHON}))
     assert "python3 lacks the modules venv and ensurepip" in message and "apt install python3.13-venv" in message

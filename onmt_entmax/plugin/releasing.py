@@ -5,7 +5,6 @@ OpenNMT-py's own load checkpoints without a word of what is wrong with them, and
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 import sys
@@ -23,6 +22,8 @@ from onmt_entmax.plugin.alphas import PLACES, alpha_of
 from onmt_entmax.plugin.checkpoints import KEY, refuse_sparse_export
 from onmt_entmax.plugin.options import FOR_NEW_MODELS, OF_TRAINING
 from onmt_entmax.plugin.parsing import one_line_errors
+
+_OF_CTRANSLATE2 = re.compile(r"model\.bin|config\.json|(\w+_)?vocabulary\.(json|txt)")  # what a conversion writes
 
 
 def _load(path: str) -> dict:
@@ -138,9 +139,10 @@ def release_main() -> None:
         _save(checkpoint, opt)
         return
     refuse_sparse_export(checkpoint["opt"])
-    others = [path for path in glob.glob(f"{glob.escape(opt.output)}/*") if not _of_ctranslate2(path)]
+    there = os.listdir(opt.output) if os.path.isdir(opt.output) else []
+    others = sorted(name for name in there if not _OF_CTRANSLATE2.fullmatch(name))
     if others or os.path.isfile(opt.output):
-        rule = f"It holds {os.path.basename(others[0])}, and would be replaced." if others else "It is a file."
+        rule = f"It holds {others[0]}, and would be replaced." if others else "It is a file."
         raise invalid_setting("output", opt.output, f"{rule} Name a new folder, or one of an earlier conversion.")
     try:
         import ctranslate2
@@ -148,10 +150,6 @@ def release_main() -> None:
         raise invalid_setting("format", opt.format, "The package ctranslate2 is not installed.") from None
     converter = ctranslate2.converters.OpenNMTPyConverter(opt.model)
     converter.convert(opt.output, force=True, quantization=opt.quantization)
-
-
-def _of_ctranslate2(path: str) -> bool:
-    return re.fullmatch(r"model\.bin|config\.json|(\w+_)?vocabulary\.(json|txt)", os.path.basename(path)) is not None
 
 
 def _save(checkpoint: dict, opt: Namespace) -> None:

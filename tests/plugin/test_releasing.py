@@ -99,6 +99,21 @@ def test_a_model_is_not_overwritten(command, option, tmp_path):
         run_main(command, [f"--{option}", path, "--output", str(tmp_path / "." / "one.pt")])
 
 
+def test_a_conversion_takes_the_place_of_nothing_else(softmax_model, tmp_path):
+    """CTranslate2 removes the folder that it writes to, hidden files too."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    words = ["--model", str(softmax_model), "--format", "ctranslate2", "--output"]
+    for name in ("m.pt", ".hidden"):
+        (folder / name).touch()
+        with pytest.raises(UserError, match=f"`output`: .*It holds {name}, and would be replaced. Name a new folder"):
+            run_main("release_model", [*words, str(folder)])
+        (folder / name).unlink()
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="`output`: .*It is a file. Name a new folder"):
+        run_main("release_model", [*words, str(tmp_path / "file")])
+
+
 @pytest.mark.parametrize(
     ("name", "words"), [("average_models", ["-m", "evil.pt", "evil.pt"]), ("release_model", ["-m", "evil.pt"])]
 )
