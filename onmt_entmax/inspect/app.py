@@ -19,7 +19,7 @@ from werkzeug.exceptions import HTTPException
 from onmt_entmax.errors import UserError, choices, invalid_setting
 from onmt_entmax.inspect.loaded import LIMITS, Loaded
 from onmt_entmax.inspect.session import Cancelled
-from onmt_entmax.inspect.texts import HALF_CHARACTER, one_line
+from onmt_entmax.inspect.texts import one_line, whole_characters
 from onmt_entmax.version import version
 
 MAX_BYTES = 64 * 1024
@@ -228,7 +228,7 @@ def texts(body: dict[str, Any], name: str) -> list[str]:
     value = body.get(name, [])
     if not isinstance(value, list) or not all(isinstance(token, str) and token for token in value):
         raise invalid_setting(name, value, "It must be a list of tokens.")
-    return [HALF_CHARACTER.sub("\ufffd", token) for token in value]
+    return [whole_characters(token) for token in value]
 
 
 def _same(given: str, token: str) -> bool:
@@ -236,6 +236,6 @@ def _same(given: str, token: str) -> bool:
 
 
 def _error(code: int, sentence: str, **more: Any) -> Response:
-    answer = jsonify(error=HALF_CHARACTER.sub("\ufffd", sentence), **more)
+    answer = jsonify(error=whole_characters(sentence), **more)
     answer.status_code = code
     return answer

@@ -20,7 +20,7 @@ from onmt_entmax.tasks.translation.preparation import Preparation
 from onmt_entmax.tasks.translation.subwords import RESERVED, SEPARATOR, SPACE, undo_subwords
 
 _BLANKS, _BLANK = re.compile(r"\s+"), re.compile(r"\s")
-HALF_CHARACTER = re.compile("[\ud800-\udfff]")  # JavaScript can send one, nothing can write it
+_HALF_CHARACTER = re.compile("[\ud800-\udfff]")  # JavaScript can send one, nothing can write it
 _LANGUAGE, _TAG = "<lang:", "<tag:"
 SHOWN = 5  # tokens named in a message
 
@@ -299,6 +299,11 @@ def texts_of(name: str, source: Sequence[str], target: Sequence[str], prepared: 
     return (Inflection if inflection else Tokens)(name, source, target)
 
 
+def whole_characters(text: str) -> str:
+    """The text with U+FFFD for every half character."""
+    return _HALF_CHARACTER.sub("\ufffd", text)
+
+
 def one_line(given: dict[str, Any], name: str, collapse: bool = True) -> str:
     """A field that is text, with blanks of other kinds (line ends, tabs) made U+0020, several of them one.
 
@@ -310,7 +315,7 @@ def one_line(given: dict[str, Any], name: str, collapse: bool = True) -> str:
     text = given.get(name)
     if not isinstance(text, str):
         raise UserError(f"`{name}` is missing in the input, or is no text.")
-    return (_BLANKS if collapse else _BLANK).sub(" ", HALF_CHARACTER.sub("\ufffd", text))
+    return (_BLANKS if collapse else _BLANK).sub(" ", whole_characters(text))
 
 
 def join_words(spelling: Spelling, tokens: Sequence[str]) -> list[str]:

@@ -110,14 +110,12 @@ class _Queue:
         self.heap: list[Node] = []
         self.order = 0
         self.expanded = 0
-        # of the beam's strings: what a prefix has of them, and the tokens that lead on to them (None: their end)
-        self.below: dict[Tokens, float] = {}
-        self.ways: dict[Tokens, set[int | None]] = {}
+        # what each prefix has of the beam's strings, by the token that leads on to them (None: their end)
+        self.ways: dict[Tokens, dict[int | None, float]] = {}
         for tokens, log_prob in found.items() if n_best is not None else ():
             for length, token in enumerate([*tokens, None]):
-                prefix = tokens[:length]
-                self.below[prefix] = self.below.get(prefix, 0.0) + math.exp(log_prob)
-                self.ways.setdefault(prefix, set()).add(token)
+                way = self.ways.setdefault(tokens[:length], {})
+                way[token] = way.get(token, 0.0) + math.exp(log_prob)
 
     @property
     def bound(self) -> float:
@@ -128,9 +126,9 @@ class _Queue:
 
     def rest(self, log_prob: float, tokens: Tokens) -> float:
         """A bound of the log-probabilities of what is not yet found of a prefix: not more than what the found leave."""
-        if tokens not in self.below:
+        if tokens not in self.ways:
             return log_prob
-        left = (1 + _ROUNDING) * math.exp(log_prob) - self.below[tokens]
+        left = (1 + _ROUNDING) * math.exp(log_prob) - math.fsum(self.ways[tokens].values())
         return min(log_prob, math.log(left)) if left > 0 else log_prob
 
     def push(self, log_prob: float, length: int, token: int, slot: int, link: Link | None) -> None:
@@ -250,7 +248,7 @@ class _Queues:
         for (index, _), best in zip(nodes, dropped):
             if best > -math.inf:
                 self.queues[index].account.drop(best)
-        self._queue_children(nodes, links, output.states, rows, tokens, values)
+        self._queue_children(nodes, links, prefixes, output.states, rows, tokens, values)
 
     def _leave_out_found(self, queue: _Queue, prefix: Tokens, scores: Tensor) -> None:
         """Where a continuation does not matter, what the beam found of it is not to be counted as dropped."""
@@ -274,6 +272,7 @@ class _Queues:
         self,
         nodes: Nodes,
         links: list[Link | None],
+        prefixes: list[Tokens],
         states: States,
         rows: list[int],
         tokens: list[int],
@@ -285,7 +284,7 @@ class _Queues:
             index, node = nodes[row]
             queue = self.queues[index]
             if token == eos:
-                queue.finish(_tokens(links[row]), value)
+                queue.finish(prefixes[row], value)
             elif node[2] + 1 >= queue.sentence.limit:
                 queue.account.drop(value)
             else:

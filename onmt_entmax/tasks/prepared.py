@@ -28,17 +28,14 @@ def data_yaml(folder: Path, vocabularies: dict[str, int]) -> str:
     def corpus(name: str) -> dict[str, object]:
         return {f"path_{side}": str(folder / f"{name}.{side}") for side in ("src", "tgt")}
 
+    sizes = {side: size + _SPECIAL_TOKENS for side, size in vocabularies.items()}
     content = {
         # no `transforms`: those of `onmt_train -transforms` would not count then
         "data": {"corpus_1": {**corpus("train"), "weight": 1}, "valid": corpus("dev")},
         "save_data": str(folder / "sample"),
         "src_vocab": str(folder / "vocab.src"),
         "tgt_vocab": str(folder / "vocab.tgt"),
-        **{
-            f"{side}_vocab_size": size + _SPECIAL_TOKENS
-            for side, size in vocabularies.items()
-            if size + _SPECIAL_TOKENS > _STOCK_VOCAB_SIZE
-        },
+        **{f"{side}_vocab_size": size for side, size in sizes.items() if size > _STOCK_VOCAB_SIZE},
     }
     # plain ASCII: OpenNMT-py opens its configuration in the locale's encoding
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=False, width=10_000)

@@ -149,7 +149,7 @@ def settings(args: argparse.Namespace) -> tuple[dict, Path]:
     check_length(grid)
     if args.prepared:
         check_prepared(args, "setting" if inflection else "direction")
-        jobs.lengths(grid, jobs.training_lines(args.prepared))
+        lengths.lengths(grid, lengths.training_lines(args.prepared))
     if grid["gpus"] and not args.profile:
         import torch
 
@@ -322,8 +322,8 @@ def check_output(grid: dict, output: Path) -> None:
     if grid["prepare"]:
         check_corpus(grid["prepare"], manifest, output)
     if old.get("length") != grid["length"]:
-        lines = jobs.training_lines(manifest.parent)
-        before, now = (jobs.lengths(one, lines)["train_steps"] for one in (old, grid))
+        lines = lengths.training_lines(manifest.parent)
+        before, now = (lengths.lengths(one, lines)["train_steps"] for one in (old, grid))
         if (now or math.inf) < (before or math.inf):
             rule = f"{output} was made with {before or 'no limit'}; a training can only become longer."
             raise invalid_setting("steps", now, f"{rule} Give another --output.")

@@ -122,16 +122,7 @@ class Run:
             names = ", ".join(rule.criteria)
             logger.info(f"`early_stopping_criteria` {names} were not followed before: patience begins anew.")
         own = not self.opt.train_from or saver.is_own(self.opt.train_from)
-        noted = self._noted_best() if own and self.opt.train_from else None
-        if noted and noted["step"] == self.step and not self.best["step"] and not self.validates_anew:
-            # of the validation at the end of a run that was too short for one, after its last checkpoint
-            self.best = {"step": self.step, "accuracy": noted["value"]}
-        if self.keep_best and self.best["step"] and (missing := self._best_missing(own)):
-            logger.info(
-                f"{self.prefix}_best.pt is {missing}: the best validation of this run is looked for anew, whatever "
-                f"came before (accuracy {self.best['accuracy']:g} at step {self.best['step']})."
-            )
-            self.best = {"step": 0, "accuracy": None}
+        self._compare_best(own)
         # of the run that this one begins with under another name there are no entries here; they would be a third one's
         after = self.step if own else 0
         path = f"{self.prefix}_metrics.jsonl"
@@ -147,14 +138,29 @@ class Run:
         if per_epoch is not None:
             logger.info(f"Training text: {sum(self.lines.values())} lines, {per_epoch} steps per epoch")
 
-    def _best_missing(self, own: bool) -> str:
-        """Why ``PREFIX_best.pt`` does not hold the best validation so far; empty if it does."""
+    def _compare_best(self, own: bool) -> None:
+        """Let the best validation be that of ``PREFIX_best.pt``, or look for it anew, which the log says.
+
+        Args:
+            own: whether the run goes on under the name that it had.
+        """
+        noted = self._noted_best() if own else None
+        if noted and noted["step"] == self.step and not self.best["step"] and not self.validates_anew:
+            # of the validation at the end of a run that was too short for one, after its last checkpoint
+            self.best = {"step": self.step, "accuracy": noted["value"]}
+        if not (self.keep_best and self.best["step"]):
+            return
         if not (own and os.path.exists(f"{self.prefix}_best.pt")):
-            return "not there"
-        noted = self._noted_best()
-        if noted is None or noted["step"] == self.best["step"]:
-            return ""
-        return f"of step {noted['step']}, of another course of this run"
+            missing = "not there"
+        elif noted and noted["step"] != self.best["step"]:
+            missing = f"of step {noted['step']}, of another course of this run"
+        else:
+            return
+        logger.info(
+            f"{self.prefix}_best.pt is {missing}: the best validation of this run is looked for anew, whatever "
+            f"came before (accuracy {self.best['accuracy']:g} at step {self.best['step']})."
+        )
+        self.best = {"step": 0, "accuracy": None}
 
     def _noted_best(self) -> dict | None:
         """What ``PREFIX_best.json`` says; None without it: older versions wrote none."""

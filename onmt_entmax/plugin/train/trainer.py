@@ -15,7 +15,6 @@ from contextlib import nullcontext
 
 import onmt.trainer
 import torch
-from onmt.decoders.cnn_decoder import CNNDecoder
 from onmt.scorers import build_scorers, get_scorers_cls
 from onmt.utils import Statistics
 from onmt.utils.logging import logger
@@ -24,7 +23,6 @@ from onmt.utils.scoring_utils import ScoringPreparator
 from onmt_entmax.entmax.engine import on_host
 from onmt_entmax.errors import invalid_setting
 from onmt_entmax.files import read_lines, split_tokens
-from onmt_entmax.model.decoder import InputFeedDecoder, StandardDecoder
 from onmt_entmax.plugin.head_measures import HeadSums
 from onmt_entmax.plugin.models import generator_alpha
 from onmt_entmax.plugin.train.data import on_device
@@ -56,10 +54,7 @@ class SparseTrainer(StockTrainer):
         if opt.early_stopping > 0:
             rule = StopRule(opt.early_stopping, criterion_names(opt.early_stopping_criteria, opt.valid_metrics or ()))
             check_measured(rule.criteria, generator_alpha(model), losses[1].fused)
-        recurrent = (
-            isinstance(model.decoder, (InputFeedDecoder, StandardDecoder, CNNDecoder)) and model.encoder is not None
-        )
-        if opt.truncated_decoder and not recurrent:
+        if opt.truncated_decoder and (opt.decoder_type not in ("rnn", "cnn") or opt.model_task == "lm"):
             rule = "It is for recurrent decoders with an encoder: no other is handed what stands before a piece."
             raise invalid_setting("truncated_decoder", opt.truncated_decoder, rule)
         together = world_size() > 1

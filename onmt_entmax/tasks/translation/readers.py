@@ -107,7 +107,7 @@ class Reader:
         self.corpus = corpus
         self.folder = folder
         self.original = original
-        self.clean = cleaner(corpus, unescape)
+        self._clean_line = cleaner(corpus, unescape)
         self._index: list[Path] | None = None
 
     def training(self, names: list[str] | None = None) -> Split:
@@ -223,7 +223,7 @@ class Reader:
         return Split(source, target, None, paths)
 
     def _clean(self, lines: list[str]) -> list[str]:
-        return [self.clean(line) for line in lines]
+        return [self._clean_line(line) for line in lines]
 
     @staticmethod
     def _join(parts) -> Split:
